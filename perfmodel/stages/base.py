@@ -1,0 +1,124 @@
+"""What a model family provides: shapes, unsharded operators, and weights by component."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from perfmodel.ops import Floats, Ints, Op
+from perfmodel.shapes import Shape
+from perfmodel.spec.model import ModelSpec
+from perfmodel.spec.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What an engine does differently inside a stage; the engine fills it, a family reads it.
+
+    Attributes:
+        fused_qkv: one GEMM for q, k and v where the family allows it.
+        understanding_each_forward: text tower recomputed at every forward (diffusers) or once.
+        condition_whole_clip: image-to-video encodes the image repeated over all frames.
+        frame_rounding: ``up`` to 4k+1, ``floor`` to F//4*4+1 ; None: the family's own rule.
+        vae_fast_path: off, lossless or channels_last.
+        boundary_ratio: expert boundary the engine uses where the request names none.
+    """
+
+    fused_qkv: bool = True
+    understanding_each_forward: bool = False
+    condition_whole_clip: bool | None = None
+    frame_rounding: str | None = None
+    vae_fast_path: str = "off"
+    boundary_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """Weights that live together.
+
+    Attributes:
+        name: text_encoder, understanding, transformer, transformer_2, embeddings, vae, ...
+        kind: ``text_encoder``, ``transformer``, ``vae`` or ``other`` (the memory columns).
+        params: all parameters.
+        bits: bits of a parameter as loaded (16 for bf16, 32 for an fp32 VAE).
+        block_params: the part inside repeated blocks (what HSDP shards and layerwise offload moves).
+        blocks: number of those blocks.
+        tp_params: the part that tensor parallelism divides.
+        quantizable_params: the part that a quantised checkpoint stores in the low precision.
+        when: phases that need it: any of text_encode, vae_encode, denoise, vae_decode.
+    """
+
+    name: str
+    kind: str
+    params: int
+    bits: int = 16
+    block_params: int = 0
+    blocks: int = 0
+    tp_params: int = 0
+    quantizable_params: int = 0
+    when: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenoiseWork:
+    """Operators of the denoise stage, unsharded.
+
+    Attributes:
+        per_request: once per guidance branch and request (understanding tower, K/V).
+        per_forward: every transformer forward; ``count`` includes the number of layers.
+        per_step: once a step on every rank (guidance combine, scheduler).
+        blocks: transformer blocks that one forward runs (HSDP gathers each).
+        block_params: parameters of one block (HSDP message).
+        row_reduces: small fp32 all-reduces that tensor parallelism adds per forward:
+            (name, count per forward, elements per token row, rows tag is tokens).
+        hidden: width of the hidden state (pipeline hand-over).
+        heads, kv_heads, head_dim: of the self-attention.
+        exit_width: elements per token that the sequence-parallel exit gathers.
+        velocity_elements: elements of the noise prediction that guidance parallelism gathers.
+        sequence_parallel_masked: padding builds a mask (Cosmos3) or is left unmasked.
+    """
+
+    per_request: tuple[Op, ...] = ()
+    per_forward: tuple[Op, ...]
+    per_step: tuple[Op, ...] = ()
+    blocks: int
+    block_params: int
+    row_reduces: tuple[tuple[str, int, int, bool], ...] = ()
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    exit_width: int
+    velocity_elements: Floats
+    sequence_parallel_masked: bool = False
+
+
+class Family(Protocol):
+    """A model family: one file in ``stages/``, one line in the registry."""
+
+    def shape(self, model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
+        """Defaults, the engine's rounding, latent grid, tokens and forwards."""
+
+    def shape_columns(
+        self, model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints
+    ) -> Shape:
+        """`base` at other sizes, as int64 columns (for costing many shapes at once)."""
+
+    def components(self, model: ModelSpec) -> tuple[Component, ...]:
+        """All weights a server of this model loads."""
+
+    def text_encode(self, model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
+        """Operators of text (and image) encoding of a request, over all branches."""
+
+    def denoise(self, model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
+        """Operators of the denoise stage."""
+
+    def vae_encode(
+        self, model: ModelSpec, frames: Ints, height: Ints, width: Ints, traits: Traits
+    ) -> tuple[Op, ...]:
+        """Operators that encode one map of `frames` x `height` x `width` pixels (a tile or all)."""
+
+    def vae_decode(
+        self, model: ModelSpec, latent_frames: Ints, height: Ints, width: Ints, traits: Traits
+    ) -> tuple[Op, ...]:
+        """Operators that decode one map of latent size (a tile or the whole)."""
