@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 Severity = Literal["error", "warning"]
@@ -26,8 +26,8 @@ class Problem:
     message: str
     field: str | None = None
     value: str | None = None
-    legal_values: tuple[str, ...] = field(default=())
-    suggestions: tuple[str, ...] = field(default=())
+    legal_values: tuple[str, ...] = ()
+    suggestions: tuple[str, ...] = ()
     severity: Severity = "error"
 
     def line(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from perfmodel.errors import Problem
 from perfmodel.ops import Ints
@@ -48,7 +48,7 @@ class Shape:
     text_tokens: Ints
     condition_frames: Ints = 0
     assumed: tuple[str, ...] = ()
-    notes: tuple[Problem, ...] = field(default=())
+    notes: tuple[Problem, ...] = ()
 
     @property
     def tokens(self) -> Ints:

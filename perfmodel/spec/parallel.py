@@ -203,7 +203,10 @@ class Layouts:
         """Columns from records, in order."""
         rows = list(configs)
         return cls(
-            **{f.name: np.array([getattr(row, f.name) for row in rows], np.int64) for f in fields(cls)}
+            **{
+                f.name: np.array([getattr(row, f.name) for row in rows], np.int64)
+                for f in fields(cls)
+            }
         )
 
     def __len__(self) -> int:
