@@ -1,0 +1,54 @@
+"""Engines by name, loaded when asked for."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+
+from perfmodel.engines.base import Engine, Version
+from perfmodel.errors import BadInput, Problem
+
+_MODULES = {"vllm-omni": "perfmodel.engines.vllm_omni"}
+_ALIASES = {"vllm_omni": "vllm-omni", "vllmomni": "vllm-omni", "omni": "vllm-omni"}
+DEFAULT_ENGINE = "vllm-omni"
+
+
+def engine_names() -> tuple[str, ...]:
+    """Names that `engine` accepts."""
+    return tuple(_MODULES)
+
+
+def engine(name: str = DEFAULT_ENGINE) -> Engine:
+    """The engine called `name` (a version after ``@`` is ignored here).
+
+    Raises:
+        BadInput: no such engine; the problem names the nearest.
+    """
+    key = name.partition("@")[0].strip().lower()
+    key = _ALIASES.get(key, key)
+    if key not in _MODULES:
+        near = get_close_matches(key, [*_MODULES, *_ALIASES], n=1, cutoff=0.4)
+        best = _ALIASES.get(near[0], near[0]) if near else DEFAULT_ENGINE
+        raise BadInput(
+            Problem(
+                "engine-name",
+                f'no engine "{key}" is modelled; legal: {", ".join(_MODULES)}; try --engine {best}',
+                field="--engine",
+                value=name,
+                legal_values=engine_names(),
+                suggestions=(best,),
+            )
+        )
+    loaded: Engine = import_module(_MODULES[key]).ENGINE
+    return loaded
+
+
+def parse_engine(text: str | None) -> tuple[Engine, Version]:
+    """Read ``vllm-omni``, ``vllm-omni@0.30.0`` or ``vllm-omni@2026-06-16``.
+
+    Raises:
+        BadInput: unknown engine, or a version that is neither a number nor a date.
+    """
+    name, _, version = (text or DEFAULT_ENGINE).partition("@")
+    found = engine(name)
+    return found, found.version(version.strip() or None)

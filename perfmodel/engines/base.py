@@ -1,0 +1,278 @@
+"""What an inference engine tells the other rooms: behaviour, legality rules, commands.
+
+A `Behaviour` is plain data: everything that placement, memory and cost need to know of one engine
+version on one device for one model.  A `Rule` is a vectorised predicate over configurations and a
+message that is formatted only for the configurations that are reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.errors import Problem, Severity
+from perfmodel.spec.parallel import Layouts, ParallelConfig
+from perfmodel.spec.workload import Options
+from perfmodel.stages.base import Traits
+
+BoolColumn = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """An engine version and the day whose behaviour it has.
+
+    Attributes:
+        label: as printed, e.g. ``0.30.0`` or ``main at 2026-06-16``.
+        date: ISO date that decides dated behaviour (lexical order is time order).
+        problems: warnings, e.g. that the nearest known version was taken.
+    """
+
+    label: str
+    date: str
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behaviour:
+    """How one engine version runs one model on one device, options resolved.
+
+    Attributes:
+        engine, version, date: what was resolved; `terms` names its latency terms file.
+        pipeline: the engine's pipeline class for the model; "" when it has none.
+        traits: what families do differently inside a stage (rounding, VAE fast path, encode).
+        attention_backend: of the denoiser's self-attention, e.g. ``CUDNN_ATTN``.
+        cross_attention_backend: of attention outside the sequence-parallel plan.
+        compiled: transformer blocks are compiled (``enforce_eager`` False).
+        rank_order: axes from fastest to slowest in the global rank.
+        all_to_alls: exchanges of one Ulysses attention (q, k, v in; output out).
+        ulysses_copies: full copies around each of them.
+        qkv_exchange_fused: whether q, k and v travel in one exchange.
+        ulysses_mode: strict, or advanced_uaa (pads heads, takes uneven sequences).
+        auto_pad: zero rows are appended when the tokens do not divide; else it is an error.
+        pad_masked: padding builds an attention mask (a slower kernel path).
+        tokens_padded_to_degree: extra sound frames are generated until the tokens divide.
+        exit_gather_hidden: the exit gather moves the hidden state, not the projected output.
+        has_sp, has_tp, has_cfg, has_pp, has_hsdp, has_vae_patch, has_text_encoder_tp,
+            has_spatial_shard: whether the axis does anything for this model.
+        hsdp_breaks_graph: each attention call leaves the compiled graph under HSDP.
+        vae_result_on_rank0: the decoded clip exists on rank 0 only; else it is broadcast.
+        vae_patch_tiles: vae_patch > 1 turns tiling on.
+        vae_patch_below_world_legal: degrees between 1 and the world size work.
+        vae_tile_px, vae_tile_stride_px: tile edge and step in pixels; 0 when not tiled.
+        vae_tiling_default: whether a single-rank decode is tiled unless asked otherwise.
+        cfg_on_distilled_refused: guidance parallelism on one-branch checkpoints is an error.
+        dp_flag_refused: data parallelism is the number of GPUs, never a flag of its own.
+        options: the user's options with the engine's defaults filled in.
+        assumed: option names that the user did not give.
+        sources: where the facts were read.
+    """
+
+    engine: str
+    version: str
+    date: str
+    terms: str
+    pipeline: str = ""
+    traits: Traits = field(default_factory=Traits)
+    attention_backend: str = "TORCH_SDPA"
+    cross_attention_backend: str = "TORCH_SDPA"
+    compiled: bool = True
+    rank_order: tuple[str, ...] = ("tp", "ulysses", "ring", "pp", "cfg", "dp")
+    all_to_alls: int = 4
+    ulysses_copies: int = 2
+    qkv_exchange_fused: bool = False
+    ulysses_mode: str = "strict"
+    auto_pad: bool = True
+    pad_masked: bool = False
+    tokens_padded_to_degree: bool = False
+    exit_gather_hidden: bool = False
+    has_sp: bool = True
+    has_tp: bool = True
+    has_cfg: bool = True
+    has_pp: bool = False
+    has_hsdp: bool = True
+    has_vae_patch: bool = True
+    has_text_encoder_tp: bool = False
+    has_spatial_shard: bool = False
+    hsdp_breaks_graph: bool = True
+    vae_result_on_rank0: bool = True
+    vae_patch_tiles: bool = True
+    vae_patch_below_world_legal: bool = True
+    vae_tile_px: int = 256
+    vae_tile_stride_px: int = 192
+    vae_tiling_default: bool = False
+    cfg_on_distilled_refused: bool = True
+    dp_flag_refused: bool = True
+    options: Options = field(default_factory=Options)
+    assumed: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """The plain numbers that legality rules look at: one request on one system.
+
+    Attributes:
+        behaviour: of the engine version, with resolved options.
+        model, model_id, hf_id: title, slug and checkpoint as they are named to people.
+        family: stage family of the model.
+        heads, kv_heads, hidden, ffn_width: of the denoiser's blocks.
+        layers: denoiser blocks of one expert.
+        tokens: latent tokens of the sequence with sound and conditions.
+        sound_tokens: the part of `tokens` that is sound.
+        text_tokens: text tokens of a branch.
+        branches: guidance branches that this request runs.
+        distilled: the checkpoint runs without classifier-free guidance whatever is asked.
+        guidance: guidance scale of the request.
+        task, width, height, frames, fps, steps, seed: of the request, after rounding.
+        flow_shift, negative_prompt: sent with the request when not None.
+        has_input_image: the request carries an image.
+        num_gpus, nodes, gpus_per_node: of the system.
+        device, vendor, device_family: catalogue id, maker, architecture family.
+        peak_dtypes: dtypes whose matrix peak rate is known for the device.
+        tokens_at: tokens of another (width, height, frames), to propose a legal shape.
+    """
+
+    behaviour: Behaviour
+    model: str
+    model_id: str
+    hf_id: str = ""
+    family: str = ""
+    heads: int
+    kv_heads: int
+    hidden: int
+    ffn_width: int
+    layers: int = 1
+    tokens: int
+    sound_tokens: int = 0
+    text_tokens: int = 0
+    branches: int = 1
+    distilled: bool = False
+    guidance: float = 1.0
+    task: str = "t2v"
+    width: int = 1280
+    height: int = 720
+    frames: int = 1
+    fps: float = 24.0
+    steps: int = 1
+    seed: int = 42
+    flow_shift: float | None = None
+    negative_prompt: str | None = None
+    has_input_image: bool = False
+    num_gpus: int = 1
+    nodes: int = 1
+    gpus_per_node: int = 1
+    device: str = ""
+    vendor: str = "nvidia"
+    device_family: str = ""
+    peak_dtypes: frozenset[str] = frozenset({"bf16"})
+    tokens_at: Callable[[int, int, int], int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One legality rule.
+
+    Attributes:
+        id: stable id, printed in ``error[id]``.
+        title: one sentence for ``perfmodel explain``.
+        violated: True for each configuration that breaks the rule.
+        problem: the line for one configuration that does.
+        severity: a ``warning`` informs and never removes a configuration.
+        source: where the rule was read.
+    """
+
+    id: str
+    title: str
+    violated: Callable[[Context, Layouts], BoolColumn]
+    problem: Callable[[Context, ParallelConfig], Problem]
+    severity: Severity = "error"
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Three shell texts: start the server, send one request, measure it."""
+
+    serve: str
+    request: str
+    benchmark: str
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A launch command as typed, read back.
+
+    Attributes:
+        parallel: its degrees.
+        options: option overrides, keys of `Options` (only what the command sets).
+        model: checkpoint name or path; "" when the command names none.
+        num_gpus: the number of devices that it asks for, if any.
+        engine: engine that the command starts.
+        ignored: flags that do not change the prediction (port, host, ...).
+    """
+
+    parallel: ParallelConfig
+    options: Mapping[str, object]
+    model: str
+    num_gpus: int | None = None
+    engine: str = "vllm-omni"
+    ignored: tuple[str, ...] = ()
+
+
+class Engine(Protocol):
+    """An inference engine: one folder in ``engines/``, one line in the registry."""
+
+    name: str
+
+    def version(self, text: str | None = None) -> Version:
+        """Version from ``0.30.0``, ``2026-06-16`` or None (the pinned one)."""
+
+    def behaviour(
+        self, model: object, device: object, version: Version, options: Options
+    ) -> Behaviour:
+        """Everything that the other rooms need to know of this version, model and device."""
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Legality rules, in the order in which they are reported."""
+
+    def searched_axes(self, behaviour: Behaviour) -> tuple[str, ...]:
+        """Keys of `ParallelConfig` that are worth enumerating for this model."""
+
+    def commands(self, ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands:
+        """Serve, request and benchmark texts; `predicted_s` is the expected request time [s]."""
+
+    def read_launch(self, argv: Sequence[str]) -> Launch:
+        """Read a launch command as typed.
+
+        Raises:
+            BadInput: unknown flags or values, each with the nearest known one.
+        """
+
+
+def violations(
+    rules: Sequence[Rule], ctx: Context, layouts: Layouts, severity: Severity = "error"
+) -> dict[str, BoolColumn]:
+    """For each rule of `severity`, which configurations break it."""
+    return {
+        rule.id: rule.violated(ctx, layouts) for rule in rules if rule.severity == severity
+    }
+
+
+def legal(rules: Sequence[Rule], ctx: Context, layouts: Layouts) -> BoolColumn:
+    """True for each configuration that breaks no error rule."""
+    broken = np.zeros(len(layouts), bool)
+    for column in violations(rules, ctx, layouts).values():
+        broken |= column
+    return ~broken
+
+
+def problems(rules: Sequence[Rule], ctx: Context, config: ParallelConfig) -> tuple[Problem, ...]:
+    """All problems of one configuration, errors before warnings."""
+    layouts = Layouts.of([config])
+    found = [rule.problem(ctx, config) for rule in rules if rule.violated(ctx, layouts)[0]]
+    return tuple(sorted(found, key=lambda problem: problem.severity != "error"))
