@@ -1,0 +1,1 @@
+"""From unsharded operators to what each rank computes and sends."""

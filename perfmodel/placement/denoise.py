@@ -1,0 +1,120 @@
+"""The denoise stage on one rank: unsharded work and a layout in, per-rank operators out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.ops import Attention, Op, Pointwise, Role
+from perfmodel.placement import guidance, sequence, tensor, weights
+from perfmodel.shapes import Shape
+from perfmodel.spec.parallel import Layouts
+from perfmodel.stages.base import DenoiseWork
+
+
+class EngineTable(Protocol):
+    """What placement asks of an engine."""
+
+    @property
+    def ulysses_copies(self) -> int:
+        """Full copies around each all-to-all."""
+
+    @property
+    def pad_masked(self) -> bool:
+        """Whether padding builds an attention mask."""
+
+    @property
+    def hsdp_breaks_graph(self) -> bool:
+        """Whether weight sharding leaves pointwise chains unfused."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedDenoise:
+    """Operators of the busiest rank; ``count`` is per request.
+
+    Attributes:
+        ops: compute and messages.
+        forwards: transformer forwards of the rank.
+        local_tokens: latent tokens of the rank.
+        padded_tokens: zero rows appended over the sequence group.
+    """
+
+    ops: tuple[Op, ...]
+    forwards: NDArray[np.int64]
+    local_tokens: NDArray[np.int64]
+    padded_tokens: NDArray[np.int64]
+
+
+def place_denoise(
+    work: DenoiseWork, shape: Shape, layouts: Layouts, table: EngineTable, weight_dtype: str
+) -> PlacedDenoise:
+    """Operators of the busiest rank for every layout.
+
+    Args:
+        work: unsharded operators of the stage.
+        shape: the request; its numbers are scalars or columns as long as `layouts`.
+        layouts: the configurations.
+        table: engine behaviour.
+        weight_dtype: storage dtype of block weights (message size of weight sharding).
+    """
+    forwards = guidance.forwards_of_a_rank(shape, layouts)
+    branches = guidance.branches_of_a_rank(shape, layouts)
+    per_forward = _place_all(work.per_forward, work, layouts, table)
+    per_forward += [
+        sequence.exit_gather(shape.tokens, shape.batch, work.exit_width, layouts),
+        weights.stage_hand_over(work.hidden, shape, layouts),
+        *weights.shard_messages(work.block_params, work.blocks, weight_dtype, layouts),
+    ]
+    per_forward += tensor.norm_all_reduces(
+        work.row_reduces,
+        sequence.local_tokens(shape.tokens, layouts),
+        shape.text_tokens,
+        layouts,
+    )
+    per_request = _place_all(work.per_request, work, layouts, table)
+    ops = [
+        *_times(per_request, branches),
+        *_times(per_forward, forwards),
+        *_times(work.per_step, shape.steps),
+        guidance.velocity_gather(work.velocity_elements, shape, layouts),
+    ]
+    return PlacedDenoise(
+        ops=tuple(ops),
+        forwards=forwards,
+        local_tokens=sequence.local_tokens(shape.tokens, layouts),
+        padded_tokens=sequence.padding(shape.tokens, layouts),
+    )
+
+
+def place_op(op: Op, work: DenoiseWork, layouts: Layouts, table: EngineTable) -> list[Op]:
+    """One unsharded operator as the rank runs it, followed by the messages it causes."""
+    split = tensor.split_widths(op, layouts)
+    if isinstance(split, Attention) and split.role is Role.SELF:
+        builds_mask = table.pad_masked or work.sequence_parallel_masked
+        return sequence.split_self_attention(
+            split, layouts, builds_mask=builds_mask, copies=table.ulysses_copies
+        )
+    split = sequence.split_rows(split, layouts)
+    if table.hsdp_breaks_graph:
+        split = _unfuse(split, layouts.hsdp > 1)
+    return [split, *tensor.row_all_reduce(split, layouts)]
+
+
+def _place_all(
+    ops: Iterable[Op], work: DenoiseWork, layouts: Layouts, table: EngineTable
+) -> list[Op]:
+    return [placed for op in ops for placed in place_op(op, work, layouts, table)]
+
+
+def _times(ops: Iterable[Op], executions: NDArray[np.int64] | int) -> list[Op]:
+    return [replace(op, count=op.count * np.asarray(executions)) for op in ops]
+
+
+def _unfuse(op: Op, unfused: NDArray[np.bool_]) -> Op:
+    if not isinstance(op, Pointwise) or op.eager_bytes is None:
+        return op
+    return replace(op, bytes_moved=np.where(unfused, op.eager_bytes, op.bytes_moved))

@@ -1,0 +1,51 @@
+"""Guidance branches over ranks: how many forwards one rank runs, and what it exchanges.
+
+With ``F`` forwards over ``b`` branches in ``n`` steps, guidance is active in ``g = (F - n)/(b - 1)``
+steps; a rank of ``c`` runs ``(n - g) + g * ceil(b / c)`` forwards.  After each guided step the noise
+predictions are gathered and every rank takes the scheduler step itself (vLLM-Omni 0.30.0,
+``distributed/cfg_parallel.py``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.ops import Collective, Floats, Ints, dtype_bytes
+from perfmodel.placement.groups import guidance_group
+from perfmodel.shapes import Shape, ceil_div
+from perfmodel.spec.parallel import Layouts
+
+
+def guided_steps(shape: Shape) -> Ints:
+    """Steps in which more than one branch runs."""
+    if shape.branches == 1:
+        return 0 * shape.steps
+    return (shape.forwards - shape.steps) // (shape.branches - 1)
+
+
+def branches_of_a_rank(shape: Shape, layouts: Layouts) -> NDArray[np.int64]:
+    """Branches that the busiest guidance rank runs, ``ceil(b / cfg)``."""
+    return np.asarray(ceil_div(np.int64(shape.branches), layouts.cfg))
+
+
+def forwards_of_a_rank(shape: Shape, layouts: Layouts) -> NDArray[np.int64]:
+    """Transformer forwards of the busiest rank in one request."""
+    guided = guided_steps(shape)
+    return np.asarray((shape.steps - guided) + guided * branches_of_a_rank(shape, layouts))
+
+
+def velocity_gather(elements: Floats, shape: Shape, layouts: Layouts) -> Collective:
+    """All-gather of the noise predictions of all branches, once a guided step."""
+    group = guidance_group(layouts)
+    one_bytes = np.asarray(elements, float) * shape.batch * dtype_bytes("bf16")
+    return Collective(
+        name="guidance exchange",
+        count=guided_steps(shape) * (group.ranks > 1),
+        op="all_gather",
+        full_bytes=one_bytes * group.ranks,
+        ranks=group.ranks,
+        stride=group.stride,
+        groups=group.count,
+        axis="cfg",
+    )

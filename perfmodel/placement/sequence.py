@@ -1,0 +1,169 @@
+"""Sequence parallelism: tokens outside attention, heads or key chunks inside it.
+
+Ulysses (degree P): every rank holds ``S/P`` tokens; inside attention it holds all tokens of its
+ring member and ``heads/P`` heads, reached by four all-to-alls a layer (q, k, v in, o out), each
+with layout copies around it.  Ring (degree R): a rank keeps its queries and sees the keys of the
+others in ``R`` chunks, passed round in ``R - 1`` steps beside the attention.  All-gather: queries
+stay, K and V are gathered.  Tokens are embedded in full on every rank before the split, and the
+hidden state is gathered at the exit.  Source: vLLM-Omni 0.30.0 ``attention/parallel/*``,
+``hooks/sequence_parallel.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.ops import Attention, Collective, Gemm, Op, Pointwise, Role, Rows, dtype_bytes
+from perfmodel.placement.groups import (
+    Group,
+    allgather_group,
+    ring_group,
+    sequence_group,
+    ulysses_group,
+)
+from perfmodel.shapes import Ints, ceil_div
+from perfmodel.spec.parallel import Layouts
+
+ACTIVATION_BYTES = dtype_bytes("bf16")
+MERGE_BYTES = 2 * dtype_bytes("fp32") + ACTIVATION_BYTES
+"""Per output element of a ring merge: accumulator read and written in fp32, the chunk read."""
+
+
+def local_tokens(tokens: Ints, layouts: Layouts) -> NDArray[np.int64]:
+    """Tokens of one rank, ``ceil(S / sp)``: the tail is padded with zero rows."""
+    return np.asarray(ceil_div(tokens, layouts.sequence_parallel), np.int64)
+
+
+def padding(tokens: Ints, layouts: Layouts) -> NDArray[np.int64]:
+    """Zero rows appended so that all ranks hold the same number of tokens."""
+    return local_tokens(tokens, layouts) * layouts.sequence_parallel - tokens
+
+
+def split_rows(op: Op, layouts: Layouts) -> Op:
+    """`op` (not a self-attention) over the tokens of one rank; text and full rows stay."""
+    sp = layouts.sequence_parallel
+    if isinstance(op, Gemm) and op.rows is Rows.TOKENS:
+        return replace(op, m=ceil_div(op.m, sp))
+    if isinstance(op, Pointwise) and op.rows is Rows.TOKENS:
+        eager = None if op.eager_bytes is None else op.eager_bytes / sp
+        return replace(op, bytes_moved=op.bytes_moved / sp, eager_bytes=eager)
+    if isinstance(op, Attention) and op.role is Role.CROSS:
+        return replace(op, seq_q=ceil_div(op.seq_q, sp))
+    return op
+
+
+def split_self_attention(
+    op: Attention, layouts: Layouts, *, builds_mask: bool, copies: int
+) -> list[Op]:
+    """A self-attention (heads already over tp) as one sequence rank runs it, with its messages.
+
+    Args:
+        op: unsharded over the sequence; ``seq_kv = seq_q + prefix_kv``.
+        layouts: the configurations.
+        builds_mask: padding forces a masked kernel in this model.
+        copies: full copies of the buffer around each all-to-all.
+    """
+    padded = local_tokens(op.seq_q, layouts) * layouts.sequence_parallel
+    masked = (padded > op.seq_q) & builds_mask
+    chunk = padded // layouts.ring
+    queries = chunk // layouts.allgather
+    heads = ceil_div(op.heads, layouts.ulysses)
+    kv_heads = ceil_div(op.kv_heads, layouts.ulysses)
+    first = replace(
+        op,
+        seq_q=queries,
+        seq_kv=chunk + op.prefix_kv,
+        heads=heads,
+        kv_heads=kv_heads,
+        masked=masked,
+    )
+    later = replace(
+        first,
+        name=f"{op.name} ring chunk",
+        count=op.count * (layouts.ring - 1),
+        seq_kv=chunk,
+        prefix_kv=0,
+    )
+    return [
+        first,
+        later,
+        _ring_merge(op, layouts, queries, heads),
+        *_ulysses_messages(op, layouts, padded // layouts.sequence_parallel, copies),
+        *_ring_messages(op, layouts, chunk, kv_heads),
+        *_allgather_messages(op, layouts, padded),
+    ]
+
+
+def exit_gather(tokens: Ints, batch: Ints, width: int, layouts: Layouts) -> Collective:
+    """All-gather of the module output at the end of the split: ``[batch, S_padded, width]``."""
+    group = sequence_group(layouts)
+    padded = local_tokens(tokens, layouts) * layouts.sequence_parallel
+    full_bytes = np.asarray(batch, float) * padded * width * ACTIVATION_BYTES
+    return _collective("sequence exit gather", "all_gather", full_bytes, group, 1)
+
+
+def _collective(name: str, op: str, full_bytes: object, group: Group, count: Ints) -> Collective:
+    return Collective(
+        name=name,
+        count=count * (group.ranks > 1),
+        op=op,
+        full_bytes=np.asarray(full_bytes, float),
+        ranks=group.ranks,
+        stride=group.stride,
+        groups=group.count,
+        axis=group.axis,
+    )
+
+
+def _ulysses_messages(
+    op: Attention, layouts: Layouts, local: NDArray[np.int64], copies: int
+) -> list[Op]:
+    group = ulysses_group(layouts)
+    rows_bytes = np.asarray(op.batch, float) * local * op.head_dim * ACTIVATION_BYTES
+    query_bytes, key_bytes = rows_bytes * op.heads, rows_bytes * op.kv_heads
+    two = 2 * np.asarray(op.count)
+    layout_copies = Pointwise(
+        name="Ulysses layout copies",
+        count=two * (group.ranks > 1),
+        # Each copy reads and writes the buffer once.
+        bytes_moved=2 * copies * (query_bytes + key_bytes),
+        launches=2 * copies,
+        is_copy=True,
+        rows=Rows.TOKENS,
+    )
+    return [
+        _collective("Ulysses all-to-all q, o", "all_to_all", query_bytes, group, two),
+        _collective("Ulysses all-to-all k, v", "all_to_all", key_bytes, group, two),
+        layout_copies,
+    ]
+
+
+def _ring_messages(
+    op: Attention, layouts: Layouts, chunk: NDArray[np.int64], kv_heads: Ints
+) -> list[Op]:
+    group = ring_group(layouts)
+    one_bytes = np.asarray(op.batch, float) * chunk * kv_heads * op.head_dim * ACTIVATION_BYTES
+    steps = op.count * (group.ranks - 1)
+    send = _collective("ring send k, v", "p2p", 2 * one_bytes, group, steps)
+    return [replace(send, overlaps=op.name, launches=2)]
+
+
+def _ring_merge(
+    op: Attention, layouts: Layouts, queries: NDArray[np.int64], heads: Ints
+) -> Pointwise:
+    elements = np.asarray(op.batch, float) * queries * heads * op.head_dim
+    return Pointwise(
+        name="ring merge",
+        count=op.count * (layouts.ring - 1),
+        bytes_moved=elements * MERGE_BYTES,
+        rows=Rows.TOKENS,
+    )
+
+
+def _allgather_messages(op: Attention, layouts: Layouts, padded: NDArray[np.int64]) -> list[Op]:
+    group = allgather_group(layouts)
+    full = np.asarray(op.batch, float) * padded * op.kv_heads * op.head_dim * ACTIVATION_BYTES
+    return [_collective("all-gather k, v", "all_gather", full, group, 2 * np.asarray(op.count))]
