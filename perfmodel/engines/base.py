@@ -28,12 +28,14 @@ class Version:
 
     Attributes:
         label: as printed, e.g. ``0.30.0`` or ``main at 2026-06-16``.
-        date: ISO date that decides dated behaviour (lexical order is time order).
+        date: ISO date (lexical order is time order).
+        release: the release whose behaviour it has; None: the main branch at `date`.
         problems: warnings, e.g. that the nearest known version was taken.
     """
 
     label: str
     date: str
+    release: tuple[int, int, int] | None = None
     problems: tuple[Problem, ...] = ()
 
 
@@ -47,6 +49,8 @@ class Behaviour:
         traits: what families do differently inside a stage (rounding, VAE fast path, encode).
         attention_backend: of the denoiser's self-attention, e.g. ``CUDNN_ATTN``.
         cross_attention_backend: of attention outside the sequence-parallel plan.
+        ring_attention_backend: what the chunks of ring attention run on.
+        attention_explicit: the user chose the backend (an engine then never substitutes it).
         compiled: transformer blocks are compiled (``enforce_eager`` False).
         rank_order: axes from fastest to slowest in the global rank.
         all_to_alls: exchanges of one Ulysses attention (q, k, v in; output out).
@@ -80,6 +84,8 @@ class Behaviour:
     traits: Traits = field(default_factory=Traits)
     attention_backend: str = "TORCH_SDPA"
     cross_attention_backend: str = "TORCH_SDPA"
+    ring_attention_backend: str = "TORCH_SDPA"
+    attention_explicit: bool = False
     compiled: bool = True
     rank_order: tuple[str, ...] = ("tp", "ulysses", "ring", "pp", "cfg", "dp")
     all_to_alls: int = 4
@@ -229,8 +235,14 @@ class Engine(Protocol):
 
     name: str
 
-    def version(self, text: str | None = None) -> Version:
-        """Version from ``0.30.0``, ``2026-06-16`` or None (the pinned one)."""
+    def version(self, text: str | None = None, dated: str | None = None) -> Version:
+        """Version from ``0.30.0``, ``2026-06-16`` or None (the pinned one).
+
+        `dated` is the day that stands in for a text that is neither (a commit, a branch).
+
+        Raises:
+            BadInput: neither a version nor a date, and no `dated`.
+        """
 
     def behaviour(
         self, model: object, device: object, version: Version, options: Options

@@ -1,0 +1,156 @@
+"""Releases of vLLM-Omni and when each behaviour began.
+
+Release days are the file dates inside the wheels on https://pypi.org/project/vllm-omni/; each
+feature was looked up in the source of every wheel from 0.14.0 to 0.30.0.  Between releases the main
+branch changes earlier than the next wheel: the day is then the one of the pull request where it is
+known, else the day of the first release that has the feature (no later than that).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from perfmodel.engines.base import Version
+from perfmodel.errors import BadInput, Problem
+
+Release = tuple[int, int, int]
+
+RELEASES: dict[Release, str] = {
+    (0, 14, 0): "2026-02-01",
+    (0, 16, 0): "2026-03-01",
+    (0, 18, 0): "2026-03-23",
+    (0, 20, 0): "2026-05-08",
+    (0, 22, 0): "2026-06-06",
+    (0, 24, 0): "2026-07-07",
+    (0, 26, 0): "2026-08-03",
+    (0, 28, 0): "2026-08-31",
+    (0, 30, 0): "2026-09-25",
+}
+PINNED: Release = (0, 30, 0)
+_PULL = "https://github.com/vllm-project/vllm-omni/pull/"
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A behaviour that began at a release; on main from `date` on."""
+
+    since: Release
+    date: str
+    source: str
+
+    def on(self, version: Version) -> bool:
+        """Whether `version` has it: by release number, else by day."""
+        if version.release is not None:
+            return version.release >= self.since
+        return version.date >= self.date
+
+
+def _from_release(since: Release, source: str) -> Feature:
+    return Feature(since, RELEASES[since], source)
+
+
+FEATURES: dict[str, Feature] = {
+    "wan_auto_pad": _from_release((0, 16, 0), "wan2_2_transformer.py _sp_plan"),
+    "hsdp": _from_release((0, 16, 0), "entrypoints/cli/serve.py --use-hsdp"),
+    "advanced_uaa": _from_release((0, 18, 0), "entrypoints/cli/serve.py --ulysses-mode"),
+    "vae_patch": _from_release((0, 18, 0), "entrypoints/cli/serve.py"),
+    "profiler": _from_release((0, 18, 0), "entrypoints/cli/serve.py"),
+    "cudnn_default": Feature((0, 22, 0), "2026-04-01", f"{_PULL}3079"),
+    "vae_patch_below_world": Feature((0, 22, 0), "2026-06-06", f"{_PULL}3928"),
+    "pipeline_parallel": _from_release((0, 22, 0), "distributed/pipeline_parallel.py"),
+    "cosmos3": _from_release((0, 22, 0), "diffusion/registry.py"),
+    "no_guardrails": _from_release((0, 22, 0), "entrypoints/cli/serve.py --no-guardrails"),
+    "dp_flag_refused": _from_release((0, 22, 0), "entrypoints/cli/serve.py prohibited_with_omni"),
+    "sound_padded": Feature((0, 24, 0), "2026-07-07", f"{_PULL}4436"),
+    "one_frame_condition": Feature((0, 24, 0), "2026-06-22", f"{_PULL}4614"),
+    "spatial_shard": _from_release((0, 24, 0), "entrypoints/cli/serve.py --vae-parallel-mode"),
+    "trtllm_default": Feature((0, 26, 0), "2026-07-20", f"{_PULL}5283"),
+    "allgather": _from_release((0, 26, 0), "entrypoints/cli/serve.py --allgather-degree"),
+    "text_encoder_tp": _from_release((0, 26, 0), "entrypoints/cli/serve.py"),
+    "vae_fast_path": Feature((0, 30, 0), "2026-09-01", f"{_PULL}7056"),
+    "distilled_refused": Feature((0, 30, 0), "2026-09-25", f"{_PULL}7427"),
+    "cosmos3_auto_pad": _from_release((0, 30, 0), "transformer_cosmos3.py _sp_plan"),
+}
+
+_DATE = re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?$")
+_RELEASE = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?P<rest>[.\-+]?(?:post|dev|rc|a|b|\s|\().*)?$")
+
+
+def has(name: str, version: Version) -> bool:
+    """Whether `version` has the feature called `name`."""
+    return FEATURES[name].on(version)
+
+
+def label_of(release: Release) -> str:
+    """``0.30.0``."""
+    return ".".join(map(str, release))
+
+
+def resolve_version(text: str | None, dated: str | None = None) -> Version:
+    """Version from ``0.30.0``, ``2026-06-16``, ``2026-06`` or None (the pinned release).
+
+    A development version has the behaviour of the newest release that is not newer than it; an
+    unknown release number takes the nearest known one, with a warning.  A text that is neither (a
+    commit, a branch) is dated by `dated`.
+
+    Raises:
+        BadInput: neither a version nor a date, and no `dated`.
+    """
+    if text is None:
+        return Version(label_of(PINNED), RELEASES[PINNED], PINNED) if dated is None else _on(dated)
+    if _DATE.match(text):
+        return _on(text)
+    if match := _RELEASE.match(text):
+        wanted = (int(match[1]), int(match[2]), int(match[3] or 0))
+        return _nearest(text, wanted, match["rest"] or "")
+    if dated is not None and _DATE.match(dated):
+        return _on(dated)
+    names = tuple(map(label_of, RELEASES))
+    raise BadInput(
+        Problem(
+            "engine-version",
+            f'"{text}" is neither a vLLM-Omni version nor a date; legal: {", ".join(names)} '
+            f"or a day such as 2026-06-16; try --engine vllm-omni@{names[-1]}",
+            field="--engine",
+            value=text,
+            legal_values=names,
+            suggestions=(f"vllm-omni@{names[-1]}",),
+        )
+    )
+
+
+def _on(day: str) -> Version:
+    match = _DATE.match(day)
+    year, month, date = (match[1], match[2], match[3] or "28") if match else ("", "", "")
+    if not match or not 1 <= int(month) <= 12 or not 1 <= int(date) <= 31:
+        raise BadInput(
+            Problem(
+                "engine-version",
+                f'"{day}" is no day of a calendar; try --engine vllm-omni@2026-06-16',
+                field="--engine",
+                value=day,
+            )
+        )
+    return Version(f"main at {day}", f"{year}-{month}-{date}")
+
+
+def _nearest(text: str, wanted: Release, rest: str) -> Version:
+    if wanted in RELEASES and not rest.strip(".-+ "):
+        return Version(label_of(wanted), RELEASES[wanted], wanted)
+    older = [release for release in RELEASES if release <= wanted]
+    if rest.lstrip(".-+ ").startswith(("rc", "dev", "a", "b")):
+        older = [release for release in older if release < wanted] or older
+    taken = max(older) if older else min(RELEASES)
+    problem = Problem(
+        "engine-version",
+        f"vLLM-Omni {text} is not one of the releases read here; the behaviour of "
+        f"{label_of(taken)} ({RELEASES[taken]}) is taken; legal: "
+        f"{', '.join(map(label_of, RELEASES))} or a day",
+        field="--engine",
+        value=text,
+        legal_values=tuple(map(label_of, RELEASES)),
+        suggestions=(f"vllm-omni@{label_of(taken)}",),
+        severity="warning",
+    )
+    return Version(text, RELEASES[taken], taken, (problem,))
