@@ -9,10 +9,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.ops import Attention, Op, Pointwise, Role
+from perfmodel.ops import Attention, Ints, Op, Pointwise, Role
 from perfmodel.placement import guidance, sequence, tensor, weights
+from perfmodel.placement.precision import quantise
 from perfmodel.shapes import Shape
 from perfmodel.spec.parallel import Layouts
+from perfmodel.spec.workload import Options
 from perfmodel.stages.base import DenoiseWork
 
 
@@ -30,6 +32,14 @@ class EngineTable(Protocol):
     @property
     def hsdp_breaks_graph(self) -> bool:
         """Whether weight sharding leaves pointwise chains unfused."""
+
+    @property
+    def attention_backend(self) -> str:
+        """Kernel family of the self-attention."""
+
+    @property
+    def cross_attention_backend(self) -> str:
+        """Kernel family of attention outside the sequence-parallel plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +60,7 @@ class PlacedDenoise:
 
 
 def place_denoise(
-    work: DenoiseWork, shape: Shape, layouts: Layouts, table: EngineTable, weight_dtype: str
+    work: DenoiseWork, shape: Shape, layouts: Layouts, table: EngineTable, options: Options
 ) -> PlacedDenoise:
     """Operators of the busiest rank for every layout.
 
@@ -59,15 +69,15 @@ def place_denoise(
         shape: the request; its numbers are scalars or columns as long as `layouts`.
         layouts: the configurations.
         table: engine behaviour.
-        weight_dtype: storage dtype of block weights (message size of weight sharding).
+        options: dtype of the linears, share of forwards that a step cache skips.
     """
     forwards = guidance.forwards_of_a_rank(shape, layouts)
     branches = guidance.branches_of_a_rank(shape, layouts)
-    per_forward = _place_all(work.per_forward, work, layouts, table)
+    per_forward = _place_all(work.per_forward, work, layouts, table, options.dtype)
     per_forward += [
         sequence.exit_gather(shape.tokens, shape.batch, work.exit_width, layouts),
         weights.stage_hand_over(work.hidden, shape, layouts),
-        *weights.shard_messages(work.block_params, work.blocks, weight_dtype, layouts),
+        *weights.shard_messages(work.block_params, work.blocks, options.dtype, layouts),
     ]
     per_forward += tensor.norm_all_reduces(
         work.row_reduces,
@@ -75,10 +85,10 @@ def place_denoise(
         shape.text_tokens,
         layouts,
     )
-    per_request = _place_all(work.per_request, work, layouts, table)
+    per_request = _place_all(work.per_request, work, layouts, table, options.dtype)
     ops = [
         *_times(per_request, branches),
-        *_times(per_forward, forwards),
+        *_times(per_forward, forwards * (1 - options.cache_skip)),
         *_times(work.per_step, shape.steps),
         guidance.velocity_gather(work.velocity_elements, shape, layouts),
     ]
@@ -90,27 +100,32 @@ def place_denoise(
     )
 
 
-def place_op(op: Op, work: DenoiseWork, layouts: Layouts, table: EngineTable) -> list[Op]:
+def place_op(
+    op: Op, work: DenoiseWork, layouts: Layouts, table: EngineTable, dtype: str
+) -> list[Op]:
     """One unsharded operator as the rank runs it, followed by the messages it causes."""
     split = tensor.split_widths(op, layouts)
     if isinstance(split, Attention) and split.role is Role.SELF:
         builds_mask = table.pad_masked or work.sequence_parallel_masked
+        split = replace(split, backend=table.attention_backend)
         return sequence.split_self_attention(
             split, layouts, builds_mask=builds_mask, copies=table.ulysses_copies
         )
+    if isinstance(split, Attention):
+        split = replace(split, backend=table.cross_attention_backend)
     split = sequence.split_rows(split, layouts)
     if table.hsdp_breaks_graph:
         split = _unfuse(split, layouts.hsdp > 1)
-    return [split, *tensor.row_all_reduce(split, layouts)]
+    return [*quantise(split, dtype), *tensor.row_all_reduce(split, layouts)]
 
 
 def _place_all(
-    ops: Iterable[Op], work: DenoiseWork, layouts: Layouts, table: EngineTable
+    ops: Iterable[Op], work: DenoiseWork, layouts: Layouts, table: EngineTable, dtype: str
 ) -> list[Op]:
-    return [placed for op in ops for placed in place_op(op, work, layouts, table)]
+    return [placed for op in ops for placed in place_op(op, work, layouts, table, dtype)]
 
 
-def _times(ops: Iterable[Op], executions: NDArray[np.int64] | int) -> list[Op]:
+def _times(ops: Iterable[Op], executions: NDArray[np.number] | Ints) -> list[Op]:
     return [replace(op, count=op.count * np.asarray(executions)) for op in ops]
 
 

@@ -1,9 +1,9 @@
 """Guidance branches over ranks: how many forwards one rank runs, and what it exchanges.
 
-With ``F`` forwards over ``b`` branches in ``n`` steps, guidance is active in ``g = (F - n)/(b - 1)``
-steps; a rank of ``c`` runs ``(n - g) + g * ceil(b / c)`` forwards.  After each guided step the noise
-predictions are gathered and every rank takes the scheduler step itself (vLLM-Omni 0.30.0,
-``distributed/cfg_parallel.py``).
+With ``F`` forwards over ``b`` branches in ``n`` steps, guidance is active in
+``g = (F - n)/(b - 1)`` steps; a rank of ``c`` runs ``(n - g) + g * ceil(b / c)`` forwards.  After
+each guided step the noise predictions are gathered and every rank takes the scheduler step itself
+(vLLM-Omni 0.30.0, ``distributed/cfg_parallel.py``).
 """
 
 from __future__ import annotations

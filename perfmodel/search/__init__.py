@@ -1,0 +1,1 @@
+"""Enumerate, rank, tie and explain configurations."""

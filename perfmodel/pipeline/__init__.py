@@ -1,0 +1,1 @@
+"""Stages composed into a request: device time, host gaps, waiting, overlap."""

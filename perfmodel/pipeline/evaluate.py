@@ -1,0 +1,192 @@
+"""Every configuration of one request on one machine: all stages, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.cost.machine import Machine
+from perfmodel.engines.base import Behaviour
+from perfmodel.ops import Op
+from perfmodel.pipeline.denoise import denoise_stage
+from perfmodel.pipeline.host import plain_stage
+from perfmodel.pipeline.lines import Column, Stage, distinct
+from perfmodel.pipeline.vae import VaeKind, vae_stage
+from perfmodel.placement.tiles import Tiling
+from perfmodel.placement.vae import VAE_BYTES, MapCase
+from perfmodel.shapes import Shape
+from perfmodel.spec.model import ModelSpec
+from perfmodel.spec.parallel import Layouts
+from perfmodel.stages import host
+from perfmodel.stages.base import Family
+
+STAGES = ("text_encode", "vae_encode", "denoise", "vae_decode", "transfer", "video_encode")
+FORWARD_STAGES = STAGES[:4]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is evaluated: one model and request under one engine's behaviour on one machine.
+
+    Attributes:
+        model, family: what runs.
+        shape: the request; numbers are scalars or columns as long as the layouts.
+        behaviour: engine behaviour with resolved options.
+        machine: device, links, laws, terms.
+        spread: relative 80 % half-widths by kind of time and provenance.
+    """
+
+    model: ModelSpec
+    family: Family
+    shape: Shape
+    behaviour: Behaviour
+    machine: Machine
+    spread: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Predicted times of N configurations.
+
+    Attributes:
+        job: what was evaluated.
+        layouts: the N configurations.
+        stages: a `Stage` for each name in `STAGES`.
+    """
+
+    job: Job
+    layouts: Layouts
+    stages: Mapping[str, Stage]
+
+    @cached_property
+    def latency_s(self) -> Column:
+        """Request time of a warm server, the sum of the six stages, ``[N]``."""
+        return sum((self.stages[name].total_s for name in STAGES), np.zeros(len(self.layouts)))
+
+    @cached_property
+    def forward_s(self) -> Column:
+        """Pipeline forward: the first four stages, ``[N]``."""
+        return sum(
+            (self.stages[name].total_s for name in FORWARD_STAGES), np.zeros(len(self.layouts))
+        )
+
+    @property
+    def requests_per_s(self) -> Column:
+        """Requests of all data-parallel replicas, one in flight each, ``[N]``."""
+        return self.layouts.dp / self.latency_s
+
+
+def evaluate(job: Job, layouts: Layouts) -> Evaluation:
+    """Cost all stages of all configurations, each stage once per distinct case."""
+    behaviour, shape = job.behaviour, job.shape
+    traits = behaviour.traits
+    stages = {
+        "text_encode": plain_stage(
+            "text_encode", job.family.text_encode(job.model, shape, traits), layouts, job.machine
+        ),
+        "vae_encode": _encode(job, layouts),
+        "denoise": denoise_stage(
+            lambda case: job.family.denoise(job.model, case, traits),
+            shape,
+            layouts,
+            behaviour,
+            behaviour.options,
+            job.machine,
+            compiled=behaviour.compiled,
+        ),
+        "vae_decode": _decode(job, layouts),
+        "transfer": plain_stage("transfer", host.transfer(shape), layouts, job.machine),
+        "video_encode": plain_stage(
+            "video_encode", host.encode_output(shape), layouts, job.machine
+        ),
+    }
+    return Evaluation(job, layouts, stages)
+
+
+def _decode(job: Job, layouts: Layouts) -> Stage:
+    spec, shape, behaviour = job.model.vae, job.shape, job.behaviour
+    ratio = spec.spatial_ratio
+    tiling = Tiling(behaviour.vae_tile_px // ratio, behaviour.vae_tile_stride_px // ratio)
+
+    def piece_bytes(frames: int, height: int, width: int) -> float:
+        pixels = (1 + (frames - 1) * spec.temporal_ratio) * height * width * ratio * ratio
+        return float(pixels) * host.CHANNELS * VAE_BYTES
+
+    kind = VaeKind(
+        stage="vae_decode",
+        ops=partial(_map_ops, job.family.vae_decode, job),
+        piece_bytes=piece_bytes,
+        overlap=behaviour.vae_tile_px - behaviour.vae_tile_stride_px,
+        everywhere=not behaviour.vae_result_on_rank0,
+        fused=behaviour.traits.vae_fast_path != "off",
+    )
+    columns = (shape.latent_frames, shape.latent_height, shape.latent_width)
+    cases, index = _map_cases(job, layouts, columns, tiling, bands=True)
+    return vae_stage(kind, cases, index, job.machine)
+
+
+def _encode(job: Job, layouts: Layouts) -> Stage:
+    spec, shape, behaviour = job.model.vae, job.shape, job.behaviour
+    if np.all(np.asarray(shape.condition_frames) == 0):
+        return plain_stage("vae_encode", (), layouts, job.machine)
+    tiling = Tiling(behaviour.vae_tile_px, behaviour.vae_tile_stride_px)
+
+    def piece_bytes(frames: int, height: int, width: int) -> float:
+        latent_frames = (frames - 1) // spec.temporal_ratio + 1
+        area = height * width / spec.spatial_ratio**2
+        return float(latent_frames) * area * spec.z_channels * VAE_BYTES
+
+    kind = VaeKind(
+        stage="vae_encode",
+        ops=partial(_map_ops, job.family.vae_encode, job),
+        piece_bytes=piece_bytes,
+        overlap=(behaviour.vae_tile_px - behaviour.vae_tile_stride_px) // spec.spatial_ratio,
+        everywhere=True,
+        fused=False,
+    )
+    columns = (shape.condition_frames, shape.height, shape.width)
+    cases, index = _map_cases(job, layouts, columns, tiling, bands=False)
+    return vae_stage(kind, cases, index, job.machine)
+
+
+def _map_ops(
+    build: object,
+    job: Job,
+    frames: NDArray[np.int64],
+    height: NDArray[np.int64],
+    width: NDArray[np.int64],
+) -> tuple[Op, ...]:
+    ops: tuple[Op, ...] = build(job.model, frames, height, width, job.behaviour.traits)  # type: ignore[operator]
+    return ops
+
+
+def _map_cases(
+    job: Job, layouts: Layouts, columns: tuple[object, ...], tiling: Tiling, *, bands: bool
+) -> tuple[list[MapCase], NDArray[np.intp]]:
+    """Distinct (map, division) cases of one VAE direction."""
+    mode = job.behaviour.options.vae_mode
+    axis = mode.removeprefix("spatial_shard_") if bands and mode != "tile" else ""
+    world = layouts.world_size // layouts.dp
+    tiled = (layouts.vae_patch > 1) | (layouts.vae_tiling > 0) | job.behaviour.vae_tiling_default
+    first, index = distinct(
+        layouts.vae_patch, tiled, world, layouts.dp, *columns, size=len(layouts)
+    )
+    sizes = [np.broadcast_to(np.asarray(c, np.int64), (len(layouts),))[first] for c in columns]
+    cases = [
+        MapCase(
+            frames=int(frames),
+            height=int(height),
+            width=int(width),
+            ranks=int(layouts.vae_patch[row]),
+            world=int(world[row]),
+            replicas=int(layouts.dp[row]),
+            tiling=tiling if tiled[row] and not axis else None,
+            band_axis=axis if layouts.vae_patch[row] > 1 else "",
+        )
+        for row, frames, height, width in zip(first, *sizes, strict=True)
+    ]
+    return cases, index

@@ -1,0 +1,199 @@
+"""Costed operators of a stage, and their sums: the rows behind every table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.cost import cost
+from perfmodel.cost.machine import Machine
+from perfmodel.ops import (
+    Attention,
+    Collective,
+    Conv,
+    Gemm,
+    HostWork,
+    Media,
+    Op,
+    Pointwise,
+    Transfer,
+    flops,
+)
+
+Column = NDArray[np.float64]
+
+DEVICE_KINDS = ("attention", "gemm", "conv", "pointwise", "copy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One operator of one stage on the busiest rank, for K distinct cases.
+
+    Attributes:
+        stage, name, kind: kind is attention, gemm, conv, pointwise, copy, collective, host or wait.
+        count: executions in a request.
+        total_s: exposed time of all of them.
+        roof_s: their time at the best rates the hardware can reach.
+        launches: kernel launches of all of them.
+        flops, bytes: work of one execution.
+        message_bytes, group_size, axis: of a collective.
+        bound: what limits it.
+        provenance: measured, fitted, prior or datasheet.
+    """
+
+    stage: str
+    name: str
+    kind: str
+    count: Column
+    total_s: Column
+    roof_s: Column
+    launches: Column
+    flops: Column
+    bytes: Column
+    message_bytes: Column
+    group_size: NDArray[np.int64]
+    axis: str
+    bound: str
+    provenance: str
+
+
+def kind_of(op: Op) -> str:
+    """The kind of an operator as tables and JSON name it."""
+    kinds: tuple[tuple[type[Op], str], ...] = (
+        (Attention, "attention"),
+        (Gemm, "gemm"),
+        (Conv, "conv"),
+        (Collective, "collective"),
+        (Transfer, "copy"),
+        (Media, "host"),
+        (HostWork, "host"),
+    )
+    if isinstance(op, Pointwise):
+        return "copy" if op.is_copy else "pointwise"
+    return next(kind for cls, kind in kinds if isinstance(op, cls))
+
+
+def cost_line(op: Op, stage: str, size: int, machine: Machine, *, compiled: bool) -> Line:
+    """Cost one operator for `size` cases."""
+
+    def column(value: object) -> Column:
+        return np.broadcast_to(np.asarray(value, np.float64), (size,))
+
+    costed = cost(op, machine, compiled=compiled)
+    count = column(op.count)
+    launches = op.launches
+    if not compiled and op.eager_launches is not None:
+        launches = op.eager_launches
+    message = op if isinstance(op, Collective) else None
+    ranks = np.asarray(1 if message is None else message.ranks, np.int64)
+    return Line(
+        stage=stage,
+        name=op.name,
+        kind=kind_of(op),
+        count=count,
+        total_s=count * column(costed.time_each_s),
+        roof_s=count * column(costed.roof_s),
+        launches=count * launches,
+        flops=column(flops(op)),
+        bytes=column(costed.bytes_each),
+        message_bytes=column(0.0 if message is None else message.full_bytes),
+        group_size=np.broadcast_to(ranks, (size,)),
+        axis="" if message is None else message.axis,
+        bound=costed.bound,
+        provenance=costed.provenance,
+    )
+
+
+def plain_line(
+    stage: str, name: str, kind: str, total_s: Column, *, count: object, bound: str, provenance: str
+) -> Line:
+    """A line that is no kernel: host gaps, waiting."""
+    zero = np.zeros_like(total_s)
+    return Line(
+        stage=stage,
+        name=name,
+        kind=kind,
+        count=np.broadcast_to(np.asarray(count, np.float64), total_s.shape),
+        total_s=total_s,
+        roof_s=zero,
+        launches=zero,
+        flops=zero,
+        bytes=zero,
+        message_bytes=zero,
+        group_size=np.ones(total_s.shape, np.int64),
+        axis="",
+        bound=bound,
+        provenance=provenance,
+    )
+
+
+def total_s(lines: Iterable[Line], size: int) -> Column:
+    """Sum of exposed time, ``[size]``."""
+    result = np.zeros(size)
+    for line in lines:
+        result = result + line.total_s
+    return result
+
+
+def expose(line: Line, partner_s: Column, overlap_frac: float) -> Line:
+    """`line` beside `partner_s` of compute: the pair costs ``max + (1 - overlap) * min``."""
+    shorter = np.minimum(line.total_s, partner_s)
+    pair_s = np.maximum(line.total_s, partner_s) + (1 - overlap_frac) * shorter
+    return replace(line, total_s=pair_s - partner_s)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of many configurations: K distinct cases, and the case of each configuration.
+
+    Attributes:
+        name: text_encode, vae_encode, denoise, vae_decode, transfer or video_encode.
+        lines: operators over the K cases.
+        index: case of each of the N configurations.
+        cases: K.
+    """
+
+    name: str
+    lines: tuple[Line, ...]
+    index: NDArray[np.intp]
+    cases: int
+
+    @cached_property
+    def total_s(self) -> Column:
+        """Exposed time of each configuration, ``[N]``."""
+        return self.by_case(total_s(self.lines, self.cases))
+
+    def by_case(self, values: Column) -> Column:
+        """Expand a column over cases to one over configurations."""
+        return values[self.index]
+
+    def part_s(self, kinds: Sequence[str], axis: str | None = None) -> Column:
+        """Exposed time of some kinds (of one communication axis, if given), ``[N]``."""
+        chosen = [line for line in self.lines if line.kind in kinds and axis in (None, line.axis)]
+        return self.by_case(total_s(chosen, self.cases))
+
+    def provenance_s(self) -> dict[str, Column]:
+        """Exposed time by provenance, ``[N]`` each."""
+        names = {line.provenance for line in self.lines}
+        return {
+            name: self.by_case(
+                total_s((line for line in self.lines if line.provenance == name), self.cases)
+            )
+            for name in sorted(names)
+        }
+
+
+def distinct(*columns: object, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Distinct rows of some columns: (a row index of each case, the case of each row)."""
+    key = np.zeros(size, np.int64)
+    for values in columns:
+        if np.ndim(values) == 0:  # type: ignore[arg-type]
+            continue
+        _, codes = np.unique(np.asarray(values), return_inverse=True)
+        _, key = np.unique(key * (int(codes.max()) + 1) + codes, return_inverse=True)
+    _, first, index = np.unique(key, return_index=True, return_inverse=True)
+    return first, index

@@ -1,0 +1,73 @@
+"""How far a prediction may be off: 80 % intervals, and the error of a difference.
+
+Every kind of time has a relative 80 % half-width by its provenance (``spread`` in the engine's
+terms file, from held-out residuals where there are runs, else a stated prior).  Errors of one kind
+are common to all its operators and to all configurations, so within a kind they add up, between
+kinds they add in squares; in a difference of two configurations they cancel as far as both spend
+the same time on that kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.pipeline.evaluate import STAGES, Evaluation
+from perfmodel.pipeline.lines import Column, Stage
+
+REPEAT_FRAC = 0.01
+"""Relative 80 % half-width of repeated measurements of one configuration on one machine."""
+
+DEFAULT_SPREAD = {"measured": 0.03, "fitted": 0.08, "prior": 0.30, "datasheet": 0.40}
+
+
+def spread(name: str, provenance: str, table: Mapping[str, float]) -> float:
+    """Relative 80 % half-width of a kind (or stage) of time at some provenance."""
+    return table.get(f"{name}.{provenance}", table.get(name, DEFAULT_SPREAD[provenance]))
+
+
+def parts_s(stage: Stage, table: Mapping[str, float]) -> Iterator[tuple[str, Column]]:
+    """(source of error, exposed time times its half-width) of each kind of a stage, ``[N]``."""
+    for name in sorted({(line.kind, line.axis, line.provenance) for line in stage.lines}):
+        kind, axis, provenance = name
+        label = stage.name if kind in ("host", "copy") and stage.name != "denoise" else kind
+        seconds = np.zeros(stage.cases)
+        for line in stage.lines:
+            if (line.kind, line.axis, line.provenance) == name:
+                seconds = seconds + line.total_s
+        yield (
+            f"{label}.{axis}.{provenance}",
+            stage.by_case(seconds) * spread(label, provenance, table),
+        )
+
+
+def _errors_s(evaluation: Evaluation, names: tuple[str, ...]) -> dict[str, Column]:
+    """Error in seconds by independent source, ``[N]`` each."""
+    table = evaluation.job.spread
+    errors: dict[str, Column] = {}
+    for name in names:
+        for source, error in parts_s(evaluation.stages[name], table):
+            errors[source] = errors.get(source, 0.0) + error
+    return errors
+
+
+def halfwidth_s(evaluation: Evaluation, names: tuple[str, ...] = STAGES) -> Column:
+    """80 % half-width of the sum of some stages, ``[N]`` seconds."""
+    total = np.zeros(len(evaluation.layouts))
+    for error in _errors_s(evaluation, names).values():
+        total = total + error**2
+    sums = sum((evaluation.stages[name].total_s for name in names), np.zeros_like(total))
+    return np.sqrt(total + (REPEAT_FRAC * sums) ** 2)
+
+
+def difference_halfwidth_s(
+    evaluation: Evaluation, rows: NDArray[np.intp], reference: int
+) -> Column:
+    """80 % half-width of ``latency[rows] - latency[reference]`` in seconds, ``[len(rows)]``."""
+    total = np.zeros(len(rows))
+    for error in _errors_s(evaluation, STAGES).values():
+        total = total + (error[rows] - error[reference]) ** 2
+    repeat = REPEAT_FRAC * evaluation.latency_s[rows]
+    return np.where(rows == reference, 0.0, np.sqrt(total + 2 * repeat**2))

@@ -1,0 +1,118 @@
+"""Order, ties and fronts: which configurations are worth running."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.pipeline.evaluate import Evaluation
+from perfmodel.pipeline.lines import Column
+from perfmodel.pipeline.uncertainty import difference_halfwidth_s
+from perfmodel.spec.parallel import Layouts
+
+Indices = NDArray[np.intp]
+
+LAYOUT_AXES = (
+    "cfg",
+    "ulysses",
+    "ring",
+    "allgather",
+    "tp",
+    "pp",
+    "dp",
+    "hsdp",
+    "hsdp_replicate",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Configurations in order of the objective.
+
+    Attributes:
+        order: row of each place, best first; one row for each denoise layout.
+        tied: whether that place is a tie with the best.
+        score: objective of all rows (smaller is better).
+    """
+
+    order: Indices
+    tied: NDArray[np.bool_]
+    score: Column
+
+
+def score(evaluation: Evaluation, peak_bytes: Column, objective: str, num_gpus: int) -> Column:
+    """What the objective minimises, for each row.
+
+    latency: seconds a request.  throughput: device-seconds a request when the machine is filled
+    with replicas.  cost: device-seconds of the devices used.  memory: peak bytes a device.
+    """
+    world = evaluation.layouts.world_size
+    if objective == "latency":
+        return evaluation.latency_s
+    if objective == "throughput":
+        replicas = np.maximum(num_gpus // world, 1)
+        return evaluation.latency_s / replicas
+    if objective == "cost":
+        return evaluation.latency_s * world
+    return peak_bytes
+
+
+def denoise_layouts(layouts: Layouts) -> NDArray[np.intp]:
+    """A number for each distinct layout of the denoiser (VAE choices share it)."""
+    table = np.stack([getattr(layouts, axis) for axis in LAYOUT_AXES], axis=1)
+    return np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def rank(
+    evaluation: Evaluation, allowed: NDArray[np.bool_], scores: Column, peak_bytes: Column
+) -> Ranking:
+    """Order the allowed rows: the best of each denoise layout, ties decided by memory.
+
+    A row is tied with the best when the error of the *difference* of the two predictions exceeds
+    it (errors they share cancel).  Among ties, less memory goes first, then fewer messages.
+    """
+    rows = np.flatnonzero(allowed)
+    if rows.size == 0:
+        return Ranking(rows, np.zeros(0, bool), scores)
+    rows = rows[np.argsort(scores[rows], kind="stable")]
+    groups = denoise_layouts(evaluation.layouts)[rows]
+    _, first = np.unique(groups, return_index=True)
+    rows = rows[np.sort(first)]
+    best = int(rows[0])
+    tied = _tied(evaluation, rows, best, scores)
+    front = rows[tied]
+    front = front[np.lexsort((scores[front], np.round(peak_bytes[front] / MEMORY_GRAIN_BYTES)))]
+    return Ranking(np.concatenate([front, rows[~tied]]), np.sort(tied)[::-1], scores)
+
+
+MEMORY_GRAIN_BYTES = 2.0**30
+"""Peaks closer than this do not order ties."""
+
+
+def _tied(evaluation: Evaluation, rows: Indices, best: int, scores: Column) -> NDArray[np.bool_]:
+    scale = scores[rows] / np.maximum(evaluation.latency_s[rows], 1e-300)
+    margin = difference_halfwidth_s(evaluation, rows, best) * scale
+    return (scores[rows] - scores[best]) <= margin
+
+
+def pareto(costs: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Rows of ``[n, d]`` that no other row beats in every column (smaller is better)."""
+    order = np.lexsort(costs.T[::-1])
+    keep = np.zeros(len(costs), bool)
+    front: list[NDArray[np.float64]] = []
+    for row in order:
+        point = costs[row]
+        if not any(np.all(other <= point) and np.any(other < point) for other in front):
+            keep[row] = True
+            front.append(point)
+    return keep
+
+
+def best_by_world(evaluation: Evaluation, allowed: NDArray[np.bool_]) -> dict[int, int]:
+    """Fastest allowed row of each number of devices."""
+    result: dict[int, int] = {}
+    for row in np.flatnonzero(allowed)[np.argsort(evaluation.latency_s[allowed], kind="stable")]:
+        result.setdefault(int(evaluation.layouts.world_size[row]), int(row))
+    return dict(sorted(result.items()))
