@@ -1,0 +1,196 @@
+"""Scaled dot-product attention: matrix roof and exponential roof, waves, head width, causal.
+
+A tile of `q_tile` query rows walks over the keys.  Per key it costs two products of width
+head_dim (padded to 16) and `q_tile` exponentials:
+
+    step    = max(products, exp) + (1 - overlap) * min(products, exp)
+    keys    = seq_kv, or the mean over tiles under a causal mask (the diagonal tile is full)
+    waves   = blend of tiles / SMs (never below 1) and its ceiling; causal tiles are dealt longest
+              first, so their makespan is never below the longest tile
+    time    = launch + smooth maximum of (waves * (keys + ramp_kv) * step, bytes / bandwidth)
+
+Each kernel multiplies the rates by its own factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.cost.backends import kernel_rate
+from perfmodel.cost.fits import Parameter, values_of
+from perfmodel.cost.gemm import throttle
+from perfmodel.cost.machine import Machine, Rates
+from perfmodel.cost.result import (
+    EXP,
+    LATENCY,
+    MATRIX,
+    MEMORY,
+    Costed,
+    FloatArray,
+    as_float,
+    on_distinct,
+    outside,
+    p_max,
+)
+from perfmodel.ops import Attention, dtype_bytes
+
+PARAMETERS = (
+    Parameter("rate_frac", 0.75, 0.2, 1.1, "rate of the two products over the datasheet peak"),
+    Parameter("exp_frac", 0.8, 0.1, 2.0, "achieved over nominal exponentials per second"),
+    Parameter("overlap_frac", 0.7, 0.0, 1.0, "share of the exponentials hidden by the products"),
+    Parameter("ramp_kv", 200.0, 0.0, 3000.0, "keys that starting and ending a tile costs"),
+    Parameter("wave_frac", 0.5, 0.0, 1.0, "weight of whole waves against smooth occupancy"),
+    Parameter("launch_s", 8e-6, 5e-7, 1e-4, "shortest kernel", log=True),
+    Parameter("memory_frac", 0.6, 0.1, 1.0, "achieved over datasheet memory bandwidth"),
+    Parameter("throttle_frac", 0.05, 0.0, 0.6, "extra time of long kernels at the power limit"),
+    Parameter("throttle_s", 1e-3, 2e-5, 1e-1, "kernel time where the clock falls", log=True),
+    Parameter("unaligned_frac", 0.08, 0.0, 0.6, "extra time of a head_dim that 16 does not divide"),
+)
+
+Q_TILES = {"blackwell": 256, "hopper": 128, "davinci": 128}
+DEFAULT_Q_TILE = 128
+OVERLAP_POWER = 4.0
+
+
+def attention_time_s(
+    values: Mapping[str, float],
+    rates: Rates,
+    dtype: str,
+    *,
+    seq_q: FloatArray,
+    seq_kv: FloatArray,
+    heads: FloatArray,
+    kv_heads: FloatArray,
+    head_dim: FloatArray,
+    batch: FloatArray,
+    causal: NDArray[np.bool_] | bool,
+    kernel_rate: FloatArray | float = 1.0,
+) -> FloatArray:
+    """Seconds of the kernel alone, without the clip at the roofline."""
+    q_tile = Q_TILES.get(rates.family, DEFAULT_Q_TILE)
+    work, longest = _keys(seq_q, seq_kv, q_tile, causal, values["ramp_kv"])
+    tiles = as_float(batch) * heads * np.ceil(as_float(seq_q) / q_tile)
+    occupancy = tiles / rates.multiprocessors
+    smooth = np.maximum(occupancy * work, longest)
+    whole = np.maximum(np.ceil(occupancy) * work, longest)
+    rounds = (1.0 - values["wave_frac"]) * smooth + values["wave_frac"] * whole
+    compute = rounds * _step_s(values, rates, dtype, as_float(head_dim), q_tile) / kernel_rate
+    compute = compute * throttle(compute, values["throttle_frac"], values["throttle_s"])
+    traffic = attention_bytes(seq_q, seq_kv, heads, kv_heads, head_dim, batch, dtype)
+    memory = traffic / (rates.memory_bytes_per_s * values["memory_frac"])
+    return values["launch_s"] + p_max(compute, memory, OVERLAP_POWER)
+
+
+def _keys(
+    seq_q: FloatArray,
+    seq_kv: FloatArray,
+    q_tile: int,
+    causal: NDArray[np.bool_] | bool,
+    ramp: float,
+) -> tuple[FloatArray, FloatArray]:
+    """Mean and largest number of keys a tile walks, ramp included."""
+    full = as_float(seq_kv) + ramp
+    half = as_float(seq_kv) - 0.5 * np.minimum(seq_q, seq_kv)
+    mean = np.minimum(half + 0.5 * q_tile, seq_kv) + ramp
+    return np.where(causal, mean, full), full
+
+
+def _step_s(
+    values: Mapping[str, float], rates: Rates, dtype: str, head_dim: FloatArray, q_tile: int
+) -> FloatArray:
+    """Seconds of one key column of a tile on one multiprocessor."""
+    padded = np.ceil(head_dim / 16.0) * 16.0
+    per_unit = rates.peak(dtype) * values["rate_frac"] / rates.multiprocessors
+    products = 4.0 * q_tile * padded / per_unit
+    exps = q_tile * rates.multiprocessors / (rates.exp_per_s * values["exp_frac"])
+    low, high = np.minimum(products, exps), np.maximum(products, exps)
+    step = high + (1.0 - values["overlap_frac"]) * low
+    return step * np.where(padded == head_dim, 1.0, 1.0 + values["unaligned_frac"])
+
+
+def attention_bytes(
+    seq_q: FloatArray,
+    seq_kv: FloatArray,
+    heads: FloatArray,
+    kv_heads: FloatArray,
+    head_dim: FloatArray,
+    batch: FloatArray,
+    dtype: str,
+) -> FloatArray:
+    """Compulsory traffic: q and o once, k and v once per key/value head."""
+    elements = 2.0 * as_float(seq_q) * heads + 2.0 * as_float(seq_kv) * kv_heads
+    return elements * batch * head_dim * dtype_bytes(dtype)
+
+
+def cost_attention(op: Attention, machine: Machine, *, sustained: bool = True) -> Costed:
+    """Cost of an attention with the kernel behind the engine's backend."""
+    rates, dtype = machine.rates, op.dtype
+    law = machine.laws.get("attention/bf16")
+    values = values_of(PARAMETERS, law)
+    rate, rate_provenance = kernel_rate(machine, law, op)
+    slow = machine.sustained("attention") if sustained else 1.0
+    masked_frac = machine.term("masked_attention_frac", 1.0)
+
+    def evaluate(**dims: FloatArray) -> tuple[FloatArray, ...]:
+        masked = dims.pop("masked").astype(bool)
+        dims = {name: as_float(v) for name, v in dims.items()}
+        kernel = attention_time_s(values, rates, dtype, causal=op.causal, kernel_rate=rate, **dims)
+        kernel = values["launch_s"] + (kernel - values["launch_s"]) / slow
+        kernel = kernel * np.where(masked, max(1.0, masked_frac), 1.0)
+        flops, matrix_roof, exp_roof, traffic = _work(op, rates, dims)
+        memory_roof = traffic / rates.roof_memory_bytes_per_s
+        roof = np.maximum(np.maximum(matrix_roof, exp_roof), memory_roof)
+        time = np.maximum(kernel, roof)
+        compute_code = np.where(exp_roof > matrix_roof, EXP, MATRIX)
+        code = np.where(memory_roof >= roof, MEMORY, compute_code)
+        code = np.where(values["launch_s"] > 0.5 * time, LATENCY, code)
+        runs = flops > 0
+        return time * runs, roof * runs, code, flops, traffic * runs
+
+    dims = {
+        "seq_q": op.seq_q,
+        "seq_kv": op.seq_kv,
+        "heads": op.heads,
+        "kv_heads": op.kv_heads,
+        "head_dim": op.head_dim,
+        "batch": op.batch,
+    }
+    time, roof, code, flops, traffic = on_distinct(evaluate, {**dims, "masked": op.masked})
+    runs = np.asarray(op.count) > 0
+    fitted = law is not None and law.provenance == "fitted"
+    return Costed(
+        time * runs,
+        roof * runs,
+        code.astype(np.int8),
+        flops,
+        traffic,
+        rate_provenance if fitted else "prior",
+        outside(law.range if law else {}, {x: as_float(v) for x, v in dims.items()}),
+        "attention/bf16",
+    )
+
+
+def _work(
+    op: Attention, rates: Rates, dims: Mapping[str, FloatArray]
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """FLOP, matrix roof, exponential roof and bytes (padding and diagonal not counted)."""
+    pairs = dims["batch"] * dims["heads"] * dims["seq_q"] * dims["seq_kv"]
+    pairs = pairs / 2 if op.causal else pairs
+    flops = 4.0 * pairs * dims["head_dim"]
+    traffic = attention_bytes(
+        dims["seq_q"], dims["seq_kv"], dims["heads"], dims["kv_heads"], dims["head_dim"],
+        dims["batch"], op.dtype,
+    )  # fmt: skip
+    return flops, flops / rates.roof(op.dtype), pairs / roof_exp_per_s(rates), traffic
+
+
+def roof_exp_per_s(rates: Rates) -> float:
+    """Exponentials per second no kernel exceeds.
+
+    Kernels emulate part of the exponentials with polynomials on the FMA units (FlashAttention-4),
+    so the roof is twice the special-function rate.
+    """
+    return 2.0 * rates.exp_per_s

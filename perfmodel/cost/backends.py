@@ -1,0 +1,52 @@
+"""Which measured attention kernel stands behind an engine's backend name."""
+
+from __future__ import annotations
+
+from perfmodel.cost.fits import Law
+from perfmodel.cost.machine import Machine
+from perfmodel.ops import Attention
+
+BACKEND_KERNELS: dict[str, tuple[str, ...]] = {
+    "FLASH_ATTN": ("flash_attn", "fa4", "fa3", "fa2", "flash_attention"),
+    "FLASH_ATTN_4": ("fa4",),
+    "FLASH_ATTN_3": ("fa3",),
+    "FLASHINFER": ("flashinfer",),
+    "FLASHINFER_ATTN": ("flashinfer",),
+    "TRTLLM_ATTN": ("trtllm",),
+    "TRITON_ATTN": ("triton",),
+    "ASCEND": ("FusedInferAttentionScore",),
+    "ASCEND_ATTN": ("FusedInferAttentionScore",),
+    "ASCEND_FA": ("FusedInferAttentionScore",),
+}
+"""Parts of kernel names in preference order; a backend that is absent here is a named prior."""
+
+PRIOR_BACKENDS = {
+    "CUDNN_ATTN": "attention_rate_cudnn",
+    "TORCH_SDPA": "attention_rate_torch_sdpa",
+    "SDPA": "attention_rate_torch_sdpa",
+    "XFORMERS": "attention_rate_torch_sdpa",
+}
+"""Backends nobody measured in the records: a factor on the device's best measured kernel."""
+
+
+def kernel_rate(machine: Machine, law: Law | None, op: Attention) -> tuple[float, str]:
+    """Rate factor of the kernel that runs `op` on `machine`, and its provenance.
+
+    Non-causal heads of 128 were never measured: they rest on the causal law and are ``fitted``
+    only through physics; the factor itself keeps the provenance of its kernel.
+    """
+    kernels = dict(law.kernels) if law is not None else {}
+    backend = (op.backend or default_backend(machine)).upper()
+    if backend in PRIOR_BACKENDS:
+        best = max(kernels.values(), default=1.0)
+        return best * machine.term(PRIOR_BACKENDS[backend], 1.0), "prior"
+    for part in BACKEND_KERNELS.get(backend, ()):
+        matches = [rate for name, rate in kernels.items() if part.lower() in name.lower()]
+        if matches:
+            return max(matches), "fitted"
+    return max(kernels.values(), default=1.0), "prior"
+
+
+def default_backend(machine: Machine) -> str:
+    """What torch picks on the device when the engine names nothing."""
+    return "ASCEND" if machine.rates.family == "davinci" else "TORCH_SDPA"

@@ -1,0 +1,186 @@
+"""Laws as data: parameters from a fit file, else the medians of an architecture family."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from perfmodel.errors import BadInput, MissingData, Problem
+
+FAMILY_ORDER: dict[str, tuple[str, ...]] = {
+    "blackwell": ("blackwell", "hopper", "ampere"),
+    "blackwell-rtx": ("ada", "ampere"),
+    "hopper": ("hopper", "blackwell", "ampere"),
+    "ada": ("ada", "ampere"),
+    "ampere": ("ampere", "ada"),
+    "cdna3": ("hopper", "ampere"),
+    "cdna4": ("hopper", "blackwell"),
+    "davinci": ("davinci",),
+    "davinci-v3": ("davinci",),
+}
+"""Which families lend their median fractions, nearest first; others try all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A law parameter: what it means and between which values it is physical.
+
+    Attributes:
+        name: with its unit.
+        default: used where neither a fit nor a family knows better.
+        low, high: physical bounds, also those of the fit.
+        meaning: one line for the table of parameters.
+        log: searched on a logarithmic scale.
+    """
+
+    name: str
+    default: float
+    low: float
+    high: float
+    meaning: str
+    log: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """Parameters of one law on one device.
+
+    Attributes:
+        name: ``gemm/bf16``, ``attention/bf16``, ``collective/all_reduce``...
+        values: parameter by name.
+        kernels: rate factor by kernel, relative to the law.
+        provenance: ``fitted`` or ``prior``.
+        range: smallest and largest dimension of the rows behind it.
+        origin: fit id, or the family that lent it.
+    """
+
+    name: str
+    values: Mapping[str, float]
+    kernels: Mapping[str, float] = field(default_factory=dict)
+    provenance: str = "prior"
+    range: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    origin: str = ""
+
+    def get(self, parameter: Parameter) -> float:
+        """Value of `parameter`, its default when the law does not carry it."""
+        return float(self.values.get(parameter.name, parameter.default))
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPrior:
+    """A number that no record in the repository measures: bounded, with its reason."""
+
+    value: float
+    low: float
+    high: float
+    meaning: str
+    source: str = ""
+
+
+def values_of(parameters: tuple[Parameter, ...], law: Law | None) -> dict[str, float]:
+    """Parameter values of `law` by name; defaults where there is no law."""
+    if law is None:
+        return {p.name: p.default for p in parameters}
+    return {p.name: law.get(p) for p in parameters}
+
+
+def laws_of_fit(fit: Mapping[str, Any]) -> dict[str, Law]:
+    """Laws of a fit file (DESIGN section 4 format).
+
+    Raises:
+        MissingData: a law of another version than this program's.
+    """
+    from perfmodel.cost.versions import LAW_VERSIONS
+
+    laws: dict[str, Law] = {}
+    for name, entry in fit.get("laws", {}).items():
+        kind = name.split("/")[0]
+        if entry.get("version") != LAW_VERSIONS.get(kind):
+            raise MissingData(_old_version(fit, name, entry.get("version")))
+        laws[name] = Law(
+            name=name,
+            values={key: float(p["value"]) for key, p in entry["parameters"].items()},
+            kernels={key: float(k["rate"]) for key, k in entry.get("kernels", {}).items()},
+            provenance="fitted",
+            range={key: (float(lo), float(hi)) for key, (lo, hi) in entry["range"].items()},
+            origin=str(fit.get("fit_id", "")),
+        )
+    return laws
+
+
+def _old_version(fit: Mapping[str, Any], name: str, found: object) -> Problem:
+    device = fit.get("device", "?")
+    return Problem(
+        "fit-version",
+        f"fit {fit.get('fit_id')} holds {name} as law version {found}, which this program does "
+        f"not read; refit: perfmodel calibrate --records DIR --device {device}",
+        field="--fit",
+        value=str(fit.get("fit_id")),
+    )
+
+
+@cache
+def _priors(path: Path) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as err:
+        raise BadInput(Problem("priors", f"{path}: cannot be read as JSON: {err}")) from err
+    return data
+
+
+def load_priors() -> dict[str, Any]:
+    """`calibration/priors.json` of the last data folder that has one; {} when there is none."""
+    from perfmodel.catalog import data_roots
+
+    found: dict[str, Any] = {}
+    for root in data_roots():
+        path = Path(root) / "calibration" / "priors.json"
+        if path.is_file():
+            found = _priors(path)
+    return found
+
+
+def family_laws(priors: Mapping[str, Any], family: str) -> dict[str, Law]:
+    """Median laws of `family`; a law it lacks comes from the nearest related family."""
+    families = priors.get("families", {})
+    order = FAMILY_ORDER.get(family, tuple(families))
+    laws: dict[str, Law] = {}
+    for lender in order:
+        for name, entry in families.get(lender, {}).items():
+            if name not in laws:
+                laws[name] = Law(
+                    name=name,
+                    values=entry["parameters"],
+                    kernels=entry.get("kernels", {}),
+                    origin=f"family {lender}",
+                )
+    return laws
+
+
+def load_laws(
+    device_id: str, family: str, fit: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Law], dict[str, NamedPrior]]:
+    """Laws of a device (fit over family medians) and the named priors."""
+    from perfmodel.catalog import load_fit
+
+    priors = load_priors()
+    if fit is None:
+        fit = load_fit(device_id)
+    laws = family_laws(priors, family)
+    if fit is not None:
+        laws.update(laws_of_fit(fit))
+    named = {
+        name: NamedPrior(
+            float(p["value"]),
+            float(p["bounds"][0]),
+            float(p["bounds"][1]),
+            p.get("meaning", ""),
+            p.get("source", ""),
+        )
+        for name, p in priors.get("named", {}).items()
+    }
+    return laws, named

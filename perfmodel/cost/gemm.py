@@ -1,0 +1,198 @@
+"""Matrix products: tiles and waves on the matrix units, split-K, ramp, memory roof, launch.
+
+The time of ``out[batch, m, n] = a[batch, m, k] x w[k, n]`` is the best of a few tile shapes and
+splits of k (what a vendor library's heuristic looks for), each of them non-decreasing in every
+dimension, so the law is monotone by construction:
+
+    tiles   = batch * ceil(m / tile_m) * ceil(n / tile_n) * split
+    waves   = blend of tiles / SMs (never below 1) and its ceiling
+    matrix  = waves * 2 * tile_m * tile_n * (k / split + ramp_k) / (rate of one SM with this tile)
+    time    = launch + smooth maximum of (matrix, bytes / achieved bandwidth)
+
+Long kernels run at a lower clock than short ones because the board reaches its power limit:
+the rate falls smoothly by `throttle_frac` around `throttle_s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from perfmodel.cost.fits import Parameter, values_of
+from perfmodel.cost.machine import Machine, Rates
+from perfmodel.cost.quantize import quantize_s
+from perfmodel.cost.result import (
+    LATENCY,
+    MATRIX,
+    MEMORY,
+    Costed,
+    FloatArray,
+    as_float,
+    on_distinct,
+    outside,
+    p_max,
+)
+from perfmodel.ops import Gemm, dtype_bytes
+
+PARAMETERS = (
+    Parameter("rate_frac", 0.85, 0.3, 1.1, "rate of the largest tile over the datasheet peak"),
+    Parameter("ramp_k", 100.0, 0.0, 1500.0, "k elements that filling and draining a tile costs"),
+    Parameter("wave_frac", 0.45, 0.0, 1.0, "weight of whole waves against smooth occupancy"),
+    Parameter("tile_penalty", 0.1, 0.0, 2.0, "rate lost on small tiles (operand traffic)"),
+    Parameter("launch_s", 3e-6, 3e-7, 3e-5, "shortest kernel", log=True),
+    Parameter("memory_frac", 0.75, 0.2, 1.0, "achieved over datasheet memory bandwidth"),
+    Parameter("split_s", 3e-6, 0.0, 3e-5, "extra time of a split-K reduction"),
+    Parameter("throttle_frac", 0.12, 0.0, 0.6, "extra time of long kernels at the power limit"),
+    Parameter("throttle_s", 5e-4, 2e-5, 1e-1, "kernel time where the clock falls", log=True),
+    Parameter("l2_gain", 1.0, 1.0, 4.0, "bandwidth gain of buffers that stay in cache", log=True),
+)
+
+SPLITS = (1, 2, 4, 8)
+
+TILES: dict[str, tuple[tuple[int, int], ...]] = {
+    "blackwell": ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128), (256, 256)),
+    "hopper": ((64, 64), (64, 128), (128, 128), (128, 256), (256, 128)),
+}
+DEFAULT_TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128))
+
+OVERLAP_POWER = 4.0
+"""How sharply matrix and memory time combine (infinite = the larger one)."""
+
+OUTPUT_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp64": 8.0}
+
+
+def gemm_bytes(
+    m: FloatArray, n: FloatArray, k: FloatArray, batch: FloatArray, dtype: str
+) -> FloatArray:
+    """Compulsory traffic: both operands in `dtype` and the output (bf16 for the low dtypes)."""
+    width = dtype_bytes(dtype)
+    return batch * ((m * k + k * n) * width + m * n * OUTPUT_BYTES.get(dtype, 2.0))
+
+
+def gemm_time_s(
+    values: Mapping[str, float],
+    rates: Rates,
+    dtype: str,
+    m: FloatArray,
+    n: FloatArray,
+    k: FloatArray,
+    batch: FloatArray | float = 1.0,
+    *,
+    kernel_rate: FloatArray | float = 1.0,
+    resident: bool = False,
+) -> FloatArray:
+    """Seconds of the kernel alone, without the clip at the roofline.
+
+    `resident`: operands that fit in the last-level cache are still there from the last call, as
+    in a microbenchmark that repeats one shape.
+    """
+    m, n, k = as_float(m), as_float(n), as_float(k)
+    batch = as_float(batch)
+    matrix = _matrix_s(values, rates, dtype, m, n, k, batch) / kernel_rate
+    traffic = gemm_bytes(m, n, k, batch, dtype)
+    bandwidth = rates.memory_bytes_per_s * values["memory_frac"]
+    if resident and values["l2_gain"] > 1.0:
+        share = 1.0 / (1.0 + (traffic / max(rates.l2_bytes, 1.0)) ** 4)
+        traffic = traffic * (1.0 - share * (1.0 - 1.0 / values["l2_gain"]))
+    return values["launch_s"] + p_max(matrix, traffic / bandwidth, OVERLAP_POWER)
+
+
+def _matrix_s(
+    values: Mapping[str, float],
+    rates: Rates,
+    dtype: str,
+    m: FloatArray,
+    n: FloatArray,
+    k: FloatArray,
+    batch: FloatArray,
+) -> FloatArray:
+    """Time on the matrix units: the best tile and split, then the power limit."""
+    units = rates.multiprocessors
+    rate = rates.peak(dtype) * values["rate_frac"] / units
+    wave_frac, penalty = values["wave_frac"], values["tile_penalty"]
+    tiles = TILES.get(rates.family, DEFAULT_TILES)
+    largest = max(_reuse(tile) for tile in tiles)
+    best: FloatArray | None = None
+    for tile in tiles:
+        count = batch * np.ceil(m / tile[0]) * np.ceil(n / tile[1])
+        tile_rate = rate * (1.0 + penalty / largest) / (1.0 + penalty / _reuse(tile))
+        for split in SPLITS:
+            occupancy = count * (split / units)
+            waves = (1.0 - wave_frac) * np.maximum(occupancy, 1.0) + wave_frac * np.ceil(occupancy)
+            time = waves * (k / split + values["ramp_k"]) * (2.0 * tile[0] * tile[1] / tile_rate)
+            if split > 1:
+                partial = 4.0 * batch * m * n * split
+                time = time + values["split_s"] + partial / rates.memory_bytes_per_s
+            best = time if best is None else np.minimum(best, time)
+    assert best is not None
+    return best * throttle(best, values["throttle_frac"], values["throttle_s"])
+
+
+def _reuse(tile: tuple[int, int]) -> float:
+    """Operand reuse of a tile relative to 128 x 128."""
+    return tile[0] * tile[1] / (tile[0] + tile[1]) / 64.0
+
+
+def throttle(time: FloatArray, frac: float, knee_s: float) -> FloatArray:
+    """``1 + frac / (1 + (knee / t)^2)``: increasing in t, so t times it is too."""
+    ratio = np.divide(knee_s, time, out=np.full_like(time, np.inf), where=time > 0)
+    result: FloatArray = 1.0 + frac / (1.0 + ratio**2)
+    return result
+
+
+def gemm_law_name(dtype: str) -> str:
+    """``gemm/bf16`` also serves fp16."""
+    return f"gemm/{'bf16' if dtype == 'fp16' else dtype}"
+
+
+def cost_gemm(op: Gemm, machine: Machine, *, sustained: bool = True) -> Costed:
+    """Cost of a product; low-precision dtypes include quantising the activations."""
+    rates, dtype = machine.rates, op.dtype
+    roof_rate = rates.roof(dtype)
+    law = machine.laws.get(gemm_law_name(dtype)) or machine.laws.get("gemm/bf16")
+    values = values_of(PARAMETERS, law)
+    slow = machine.sustained("gemm") if sustained else 1.0
+    quantise = dtype in QUANTISED and not (law and _quantises(law.kernels))
+
+    def evaluate(
+        m: FloatArray, n: FloatArray, k: FloatArray, batch: FloatArray
+    ) -> tuple[FloatArray, ...]:
+        m, n, k, batch = as_float(m), as_float(n), as_float(k), as_float(batch)
+        kernel = gemm_time_s(values, rates, dtype, m, n, k, batch)
+        traffic = gemm_bytes(m, n, k, batch, dtype)
+        flops = 2.0 * batch * m * n * k
+        matrix_roof, memory_roof = flops / roof_rate, traffic / rates.roof_memory_bytes_per_s
+        roof = np.maximum(matrix_roof, memory_roof)
+        kernel = np.maximum(values["launch_s"] + (kernel - values["launch_s"]) / slow, roof)
+        time = kernel + (quantize_s(machine, m * batch, k) if quantise else 0.0)
+        code = np.where(
+            values["launch_s"] > 0.5 * kernel,
+            LATENCY,
+            np.where(memory_roof > matrix_roof, MEMORY, MATRIX),
+        )
+        runs = flops > 0
+        return time * runs, roof * runs, code, flops, traffic * runs
+
+    runs = np.asarray(op.count) > 0
+    dims = {"m": op.m, "n": op.n, "k": op.k, "batch": op.batch}
+    time, roof, code, flops, traffic = on_distinct(evaluate, dims)
+    exact = law is not None and law.name == gemm_law_name(dtype)
+    return Costed(
+        time * runs,
+        roof * runs,
+        code.astype(np.int8),
+        flops,
+        traffic,
+        law.provenance if law is not None and exact else "prior",
+        outside(law.range if law else {}, {x: as_float(v) for x, v in dims.items()}),
+        law.name if law else "gemm",
+    )
+
+
+QUANTISED = frozenset({"fp8", "fp8_block", "int8", "nvfp4"})
+
+
+def _quantises(kernels: Mapping[str, float]) -> bool:
+    """Whether the measured kernels already contain the activation quantisation."""
+    return any("quantisation" in name for name in kernels)

@@ -1,0 +1,231 @@
+"""What a law needs to know of a device, and the machine that carries laws and engine terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from perfmodel.cost.fits import Law, NamedPrior, load_laws
+from perfmodel.errors import MissingData, Problem
+
+if TYPE_CHECKING:
+    from perfmodel.spec.hardware import Device, Figure
+
+
+class PathLike(Protocol):
+    """Links that a process group crosses: tier and share of bandwidth for each configuration."""
+
+    @property
+    def tier(self) -> NDArray[np.int64]:
+        """0 local, 1 link domain, 2 inside a host, 3 network."""
+
+    @property
+    def bytes_per_s_per_direction(self) -> NDArray[np.float64]:
+        """Bandwidth of a rank after sharing with the groups that run at the same time."""
+
+
+class TopologyLike(Protocol):
+    """Maps process groups to links (`perfmodel.topology.Topology`)."""
+
+    def path(
+        self,
+        ranks: ArrayLike,
+        stride: ArrayLike = 1,
+        groups: ArrayLike = 1,
+        pattern: Literal["ring", "pairwise"] = "ring",
+    ) -> PathLike:
+        """The slowest tier that the groups cross and the bandwidth left to a rank there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Datasheet figures of one device in base units, and the best rates ever measured on it.
+
+    Attributes:
+        device_id: hardware id.
+        family: architecture family (``blackwell``, ``hopper``, ``davinci``...): selects tiles.
+        peak_flop_per_s: dense datasheet peak by dtype; a dtype that is missing is not supported.
+        roof_flop_per_s: max(datasheet, best measured) by dtype.
+        memory_bytes_per_s: datasheet bandwidth.
+        roof_memory_bytes_per_s: max(datasheet, best measured).
+        l2_bytes: last-level cache.
+        multiprocessors: SMs, CUs or cube cores.
+        exp_per_s: exponentials per second over the device.
+        link_bytes_per_s: per direction between devices of a domain.
+        host_link_bytes_per_s: per direction to the host.
+        in_switch_reduce: the switch sums all-reduces.
+    """
+
+    device_id: str
+    family: str
+    peak_flop_per_s: Mapping[str, float]
+    roof_flop_per_s: Mapping[str, float]
+    memory_bytes_per_s: float
+    roof_memory_bytes_per_s: float
+    l2_bytes: float
+    multiprocessors: int
+    exp_per_s: float
+    link_bytes_per_s: float
+    host_link_bytes_per_s: float
+    in_switch_reduce: bool = False
+
+    @classmethod
+    def of(cls, device: Device) -> Rates:
+        """Read a catalogue device; figures that are unknown take a stated neutral value.
+
+        An unknown exponential rate is 16 per clock and multiprocessor (the special-function
+        units of every CUDA generation since Volta).
+        """
+        peaks = _known(device.peak_flop_per_s)
+        if (vector := _value(device.vector_flop_per_s)) is not None:
+            peaks.setdefault("fp32", vector)
+        best = _known(device.measured.gemm_flop_per_s)
+        units = int(_value(device.compute.multiprocessors) or 1)
+        clock_hz = _value(device.compute.boost_hz) or NEUTRAL_CLOCK_HZ
+        return cls(
+            device_id=device.id,
+            family=device.family,
+            peak_flop_per_s=peaks,
+            roof_flop_per_s={
+                name: max(_lookup(peaks, name, device.id), best.get(name, 0.0))
+                for name in {*peaks, *(n for n in best if n in SAME_UNIT or n in peaks)}
+            },
+            memory_bytes_per_s=_value(device.memory.bandwidth_bytes_per_s) or 0.0,
+            roof_memory_bytes_per_s=device.roof_bytes_per_s(),
+            l2_bytes=_value(device.memory.l2_bytes) or 0.0,
+            multiprocessors=units,
+            exp_per_s=_value(device.exp_per_s) or EXP_PER_CLOCK * units * clock_hz,
+            link_bytes_per_s=_value(device.link.bytes_per_s_per_direction) or 0.0,
+            host_link_bytes_per_s=_value(device.host_link.bytes_per_s_per_direction) or 0.0,
+            in_switch_reduce=device.link.in_switch_reduce,
+        )
+
+    def peak(self, dtype: str) -> float:
+        """Dense datasheet peak of `dtype`; MissingData when the device does not have it."""
+        return _lookup(self.peak_flop_per_s, dtype, self.device_id)
+
+    def roof(self, dtype: str) -> float:
+        """max(datasheet, best measured) rate of `dtype`."""
+        return _lookup(self.roof_flop_per_s, dtype, self.device_id)
+
+    def scaled(self, factor: float) -> Rates:
+        """All rates times `factor` (property tests)."""
+        return replace(
+            self,
+            peak_flop_per_s={k: v * factor for k, v in self.peak_flop_per_s.items()},
+            roof_flop_per_s={k: v * factor for k, v in self.roof_flop_per_s.items()},
+            memory_bytes_per_s=self.memory_bytes_per_s * factor,
+            roof_memory_bytes_per_s=self.roof_memory_bytes_per_s * factor,
+            exp_per_s=self.exp_per_s * factor,
+            link_bytes_per_s=self.link_bytes_per_s * factor,
+            host_link_bytes_per_s=self.host_link_bytes_per_s * factor,
+        )
+
+
+NEUTRAL_CLOCK_HZ = 1.5e9
+"""Clock of a device whose file does not state one."""
+
+EXP_PER_CLOCK = 16
+"""Special-function results per clock and SM (CUDA C programming guide, arithmetic throughput)."""
+
+SAME_UNIT = {
+    "fp16": ("bf16",),
+    "bf16": ("fp16",),
+    "fp8_block": ("fp8",),
+    "mxfp8": ("fp8",),
+    "tf32": ("fp32",),
+}
+
+
+def _value(figure: Figure | None) -> float | None:
+    """The number of a figure that may be absent."""
+    return figure.value if figure is not None else None
+
+
+def _known(figures: Mapping[str, Figure]) -> dict[str, float]:
+    """Figures that have a number."""
+    return {name: f.value for name, f in figures.items() if f.value is not None}
+
+
+def _lookup(table: Mapping[str, float], dtype: str, device_id: str) -> float:
+    for name in (dtype, *SAME_UNIT.get(dtype, ())):
+        if table.get(name):
+            return table[name]
+    have = ", ".join(sorted(table))
+    raise MissingData(
+        Problem(
+            "peak-rate",
+            f"{device_id} has no {dtype} peak rate; it has {have}; choose one with --dtype",
+            field="--dtype",
+            value=dtype,
+            legal_values=tuple(sorted(table)),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A device with its laws, the links between its ranks and the terms of an engine.
+
+    Attributes:
+        device: catalogue record.
+        topology: maps groups to links.
+        laws: law by name (``gemm/bf16``, ``attention/bf16``, ``collective/all_reduce``...).
+        terms: engine terms by name (seconds, bytes per second or fractions); they win over the
+            named priors of `calibration/priors.json`.
+        rates: figures of the device in base units.
+        named: named priors.
+    """
+
+    device: Device
+    topology: TopologyLike
+    laws: Mapping[str, Law]
+    terms: Mapping[str, float] = field(default_factory=dict)
+    rates: Rates = None  # type: ignore[assignment]
+    named: Mapping[str, NamedPrior] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Derive the rates once."""
+        if self.rates is None:
+            object.__setattr__(self, "rates", Rates.of(self.device))
+
+    @classmethod
+    def build(
+        cls,
+        device: Device,
+        topology: TopologyLike,
+        *,
+        fit: Mapping[str, Any] | None = None,
+        terms: Mapping[str, float] | None = None,
+    ) -> Machine:
+        """Laws from `fit`, else the shipped fit of the device, else the priors of its family."""
+        laws, named = load_laws(device.id, device.family, fit)
+        return cls(device, topology, laws, dict(terms or {}), Rates.of(device), named)
+
+    def term(self, name: str, default: float | None = None) -> float:
+        """Engine term `name`, else the named prior, else `default`.
+
+        Raises:
+            MissingData: neither exists and no default was given.
+        """
+        if name in self.terms:
+            return float(self.terms[name])
+        if name in self.named:
+            return self.named[name].value
+        if default is None:
+            raise MissingData(Problem("term", f"no engine term or prior is named {name}"))
+        return default
+
+    def term_provenance(self, name: str) -> str:
+        """``fitted`` when the engine's terms hold `name`, else ``prior``."""
+        return "fitted" if name in self.terms else "prior"
+
+    def sustained(self, law: str) -> float:
+        """Sustained over short-burst rate of `law` (``gemm``, ``attention``, ``conv``...)."""
+        general = self.terms.get("sustained_frac")
+        default = general if general is not None else self.term(f"sustained_frac.{law}", 1.0)
+        return float(self.terms.get(f"sustained_frac.{law}", default))

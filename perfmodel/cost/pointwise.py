@@ -1,0 +1,76 @@
+"""Norms, rotary embeddings, activations, residuals, copies: memory traffic only.
+
+    time = launches * kernel_floor_s + bytes / (bandwidth * fraction)
+
+Compiled or fused code moves `bytes_moved` in `launches` kernels; eager code moves `eager_bytes`
+in `eager_launches` kernels.  The strided reductions of an eager VAE have a lower fraction of
+their own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfmodel.cost.fits import Law, Parameter, values_of
+from perfmodel.cost.machine import Machine
+from perfmodel.cost.result import LATENCY, MEMORY, Costed, FloatArray, as_float, outside
+from perfmodel.ops import Pointwise
+
+PARAMETERS = (
+    Parameter("kernel_floor_s", 2.5e-6, 3e-7, 5e-5, "shortest kernel on the device", log=True),
+    Parameter("memory_frac", 0.8, 0.1, 1.0, "achieved over datasheet memory bandwidth"),
+    Parameter("copy_frac", 0.8, 0.1, 1.0, "the same for copies and layout changes"),
+)
+
+
+def pointwise_time_s(
+    floor_s: float, bandwidth_bytes_per_s: float, launches: float, moved_bytes: FloatArray
+) -> FloatArray:
+    """``launches * floor + bytes / bandwidth``."""
+    return launches * floor_s + as_float(moved_bytes) / bandwidth_bytes_per_s
+
+
+def is_vae(op: Pointwise) -> bool:
+    """Whether the operator belongs to a VAE (its name starts with ``vae``)."""
+    return op.name.startswith("vae")
+
+
+def _fraction(op: Pointwise, machine: Machine, law: Law | None, eager: bool) -> tuple[float, str]:
+    """Achieved bandwidth fraction of this kind of traffic and its provenance."""
+    if eager and is_vae(op):
+        return machine.term("vae_eager_memory_frac", 0.45), machine.term_provenance(
+            "vae_eager_memory_frac"
+        )
+    key = "copy_frac" if op.is_copy else "memory_frac"
+    if law is not None:
+        return values_of(PARAMETERS, law)[key], law.provenance
+    name = "copy_memory_frac" if op.is_copy else "pointwise_memory_frac"
+    return machine.term(name, 0.8), machine.term_provenance(name)
+
+
+def cost_pointwise(
+    op: Pointwise, machine: Machine, *, compiled: bool, sustained: bool = True
+) -> Costed:
+    """Cost of one execution; eager numbers when not compiled."""
+    eager = not compiled
+    moved = as_float(op.eager_bytes if eager and op.eager_bytes is not None else op.bytes_moved)
+    launches = op.eager_launches if eager and op.eager_launches is not None else op.launches
+    law = machine.laws.get("pointwise")
+    frac, provenance = _fraction(op, machine, law, eager)
+    floor_s = values_of(PARAMETERS, law)["kernel_floor_s"]
+    slow = machine.sustained("pointwise") if sustained else 1.0
+    bandwidth = machine.rates.memory_bytes_per_s * frac * slow
+    runs = (np.asarray(op.count) > 0) & (moved > 0)
+    roof = moved / machine.rates.roof_memory_bytes_per_s * runs
+    time = np.maximum(pointwise_time_s(floor_s, bandwidth, launches, moved), roof) * runs
+    code = np.where(launches * floor_s > 0.5 * time, LATENCY, MEMORY).astype(np.int8)
+    return Costed(
+        time,
+        roof,
+        code,
+        np.zeros_like(moved),
+        moved,
+        provenance,
+        outside(law.range if law else {}, {"bytes_moved": moved}),
+        "pointwise",
+    )

@@ -1,0 +1,13 @@
+"""Versions of the laws: a fit of another version is refused with the command to refit."""
+
+LAW_VERSIONS: dict[str, int] = {
+    "gemm": 1,
+    "attention": 1,
+    "conv": 1,
+    "pointwise": 1,
+    "collective": 1,
+    "quantize": 1,
+    "host": 1,
+    "transfer": 1,
+    "media": 1,
+}
