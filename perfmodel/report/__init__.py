@@ -1,0 +1,1 @@
+"""Answers as records, tables and JSON; no arithmetic."""

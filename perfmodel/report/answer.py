@@ -322,7 +322,12 @@ class Combinations(Record):
 
 
 class Document(Record):
-    """Common part of all answers."""
+    """Common part of all answers.
+
+    `provenance` names what the numbers rest on; its keys perfmodel, fit, rules and terms are
+    shown under a table, further keys (file hashes) only in JSON.  `command` is the command line
+    that gives the same bytes again, every default written out.
+    """
 
     schema_version: str = SCHEMA_VERSION
     status: Status = "ok"

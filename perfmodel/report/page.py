@@ -1,0 +1,112 @@
+"""A page before it is rendered: paragraphs, tables and commands, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from perfmodel.report.words import UNKNOWN
+
+NBSP = "\u00a0"
+ZERO_CELLS = frozenset({"0", "0.0", "0 %", UNKNOWN, ""})
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: header lines, cells, alignment, and whether it may go.
+
+    `drop` > 0: left out when the table is too wide, highest first (2 and 3 always below 80
+    columns).  `drop_zero`: left out when all its cells are zero or unknown.
+    """
+
+    header: str
+    cells: Sequence[str]
+    right: bool = True
+    drop: int = 0
+    drop_zero: bool = False
+
+    @property
+    def width(self) -> int:
+        """Characters of the widest line."""
+        return max(map(len, [*self.header.split("\n"), *self.cells]))
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the column may be left out because all cells are zero or unknown."""
+        return self.drop_zero and all(cell in ZERO_CELLS for cell in self.cells)
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """Text that wraps; `label` opens it, later lines are indented by `hanging` more."""
+
+    text: str
+    label: str = ""
+    indent: int = 0
+    hanging: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TablePart:
+    """A table; the row `highlight` is the pick."""
+
+    columns: tuple[Column, ...]
+    highlight: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Lines to paste into a shell, never wrapped."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """An empty line."""
+
+
+Part = Paragraph | TablePart | Code | Blank
+
+
+@dataclass(slots=True)
+class Page:
+    """A page that grows from top to bottom."""
+
+    parts: list[Part] = field(default_factory=list)
+
+    def blank(self) -> None:
+        """An empty line, unless the page begins or already has one."""
+        if self.parts and not isinstance(self.parts[-1], Blank):
+            self.parts.append(Blank())
+
+    def paragraph(
+        self, text: str, label: str = "", indent: int = 0, hanging: int | None = None
+    ) -> None:
+        """Wrapped text, if there is any; later lines hang under the text after the label."""
+        if text or label:
+            hang = len(label) if hanging is None else hanging
+            self.parts.append(Paragraph(text, label, indent, hang))
+
+    def items(
+        self, items: Iterable[str], label: str = "", indent: int = 0, separator: str = ", "
+    ) -> None:
+        """Items broken only between items."""
+        kept = [unbroken(item) for item in items if item]
+        self.paragraph(separator.join(kept), label, indent, hanging=2)
+
+    def table(self, columns: Iterable[Column], highlight: int | None = None) -> None:
+        """A table without the columns that say nothing; none at all without rows."""
+        kept = tuple(column for column in columns if not column.says_nothing)
+        if kept and kept[0].cells:
+            self.parts.append(TablePart(kept, highlight))
+
+    def code(self, text: str | None) -> None:
+        """A command as typed."""
+        if text:
+            self.parts.append(Code(text.rstrip("\n")))
+
+
+def unbroken(text: str) -> str:
+    """`text` with spaces at which no line may break."""
+    return text.replace(" ", NBSP)

@@ -1,0 +1,288 @@
+"""The page of `recommend`: what was asked, the answer, why, choices, commands, trust."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfmodel.report import words
+from perfmodel.report.answer import Answer, Choice, Prediction, ScalingRow
+from perfmodel.report.header import add_cite, add_header, add_trust
+from perfmodel.report.memory_page import add_no_fit
+from perfmodel.report.page import Column, Page, unbroken
+
+SHOWN_REASONS = 4
+PER_REQUEST = "text encode"
+
+
+def recommend_page(
+    answer: Answer, commands: int = 1, rejected: bool = False, seconds: float | None = None
+) -> Page:
+    """The whole page; `commands` configurations get their commands, `rejected` lists all rules."""
+    page = Page()
+    add_header(page, answer)
+    if answer.status == "does_not_fit":
+        add_no_fit(page, answer)
+    elif answer.recommendations:
+        _add_answer(page, answer)
+        _add_ranking(page, answer)
+        _add_choices(page, answer)
+    _add_combinations(page, answer)
+    if rejected:
+        _add_rejected(page, answer)
+    for prediction in answer.recommendations[: max(commands, 0)]:
+        _add_commands(page, prediction, commands)
+    page.blank()
+    add_trust(page, answer, next(iter(answer.recommendations), None))
+    add_cite(page, answer, seconds)
+    return page
+
+
+def headline(best: Prediction, interval_level: float) -> str:
+    """``cfg2_usp2   33,290 ms a request (80 % range ...), 44.0 of 268.6 GiB, fits``."""
+    low, high = best.latency_low_ms, best.latency_high_ms
+    time = f"{words.milliseconds(best.latency_ms, low, high)} ms a request"
+    if low is not None and high is not None:
+        ends = words.span(low, high).replace("-", " to ")
+        time += f" ({words.percent(interval_level)} range {ends})"
+    memory = f"{words.gib(best.peak_memory_gib)} of {words.gib(best.capacity_gib)} GiB"
+    fit = f", {best.fit_status}" if best.fit_status else ""
+    return f"{best.config_id}   {time}, {memory}{fit}".replace("   ", "\u00a0\u00a0\u00a0")
+
+
+def _add_answer(page: Page, answer: Answer) -> None:
+    best = answer.recommendations[0]
+    page.blank()
+    if fewer := _fewer_gpus(answer):
+        page.paragraph(fewer, "FEWER GPUS  ")
+    page.paragraph(headline(best, answer.interval_level), "BEST  ")
+    page.paragraph(" ".join(filter(None, (_standing(best), _ties(answer)))), indent=6)
+    if best.why:
+        page.paragraph(best.why, "WHY   ")
+
+
+def _fewer_gpus(answer: Answer) -> str:
+    best, total = answer.recommendations[0], answer.system.num_gpus if answer.system else 0
+    if best.num_gpus < total:
+        return f"{best.num_gpus} of {total} GPUs are enough: {best.config_id} is the best of all."
+    for other in answer.recommendations[1:]:
+        if other.tied_with_best and other.num_gpus < best.num_gpus:
+            return f"{other.config_id} on {other.num_gpus} of {total} GPUs ties with the best."
+    return ""
+
+
+def _standing(best: Prediction) -> str:
+    speed = f"{best.speedup:.2f}x one GPU" if best.speedup and best.num_gpus > 1 else ""
+    kind = "lossless" if best.lossless else "LOSSY: the output changes, check quality"
+    return "; ".join(filter(None, (speed, kind))) + "."
+
+
+def _ties(answer: Answer) -> str:
+    tied = [row.config_id for row in answer.recommendations[1:] if row.tied_with_best]
+    if not tied:
+        return ""
+    return (
+        f"TIE with {words.join_words(tied)}: {unbroken('`perfmodel plan`')} tells which runs "
+        "decide it."
+    )
+
+
+def _add_ranking(page: Page, answer: Answer) -> None:
+    page.blank()
+    page.table(ranking_columns(answer.recommendations), highlight=0)
+    times = [row.stages_ms.text_encode for row in answer.recommendations]
+    known = [time for time in times if time]
+    if known:
+        low, high = words.milliseconds(min(known)), words.milliseconds(max(known))
+        between = f" ({low} to {high})" if low != high else f" ({low})"
+        page.paragraph(
+            f"request = text encode{between} + these stages = the server's x-inference-time-s, "
+            "after a warm-up",
+            indent=2,
+        )
+
+
+def ranking_columns(rows: Sequence[Prediction]) -> list[Column]:
+    """Columns of a ranked table; empty ones are left out by the page."""
+    several = len({row.num_gpus for row in rows}) > 1
+    lossy = any(not row.lossless for row in rows)
+    return [
+        Column("#", [str(row.rank or index) for index, row in enumerate(rows, 1)]),
+        Column("configuration", [row.config_id for row in rows], right=False),
+        Column("GPUs", [str(row.num_gpus) if several else "" for row in rows], drop_zero=True),
+        Column("vs best", [_versus(row, not index) for index, row in enumerate(rows)]),
+        *time_columns(rows),
+        Column(
+            "GPU-s", [_cost(row.gpu_seconds_per_request) for row in rows], drop=3, drop_zero=True
+        ),
+        Column(
+            "price", [words.significant(row.price_per_request, 3) for row in rows], drop_zero=True
+        ),
+        Column("peak\nGiB", [words.gib(row.peak_memory_gib) for row in rows]),
+        Column(
+            "fit",
+            [row.fit_status if row.fit_status == "tight" else "" for row in rows],
+            right=False,
+            drop_zero=True,
+        ),
+        Column(
+            "quality",
+            ["" if row.lossless or not lossy else "lossy" for row in rows],
+            right=False,
+            drop_zero=True,
+        ),
+    ]
+
+
+def time_columns(rows: Sequence[Prediction]) -> list[Column]:
+    """Request, range and stages in ms."""
+    return [
+        Column("request\nms", [_total(row) for row in rows]),
+        Column(
+            "80 % range\nms",
+            [words.span(r.latency_low_ms, r.latency_high_ms) for r in rows],
+            drop=1,
+        ),
+        _stage("VAE enc.", "vae_encode", rows),
+        _stage("denoise", "denoise", rows),
+        _stage("VAE dec.", "vae_decode", rows),
+        _stage("output", "transfer", rows, drop=3),
+        _stage("MP4", "video_encode", rows, drop=2),
+    ]
+
+
+def _stage(header: str, name: str, rows: Sequence[Prediction], drop: int = 0) -> Column:
+    cells = [stage_cell(row, name) for row in rows]
+    return Column(f"{header}\nms", cells, drop=drop, drop_zero=True)
+
+
+def stage_cell(row: Prediction, stage: str) -> str:
+    """A stage's time, ``~`` before it where it rests on a prior."""
+    value: float | None = getattr(row.stages_ms, stage)
+    mark = "~" if value and row.stages_basis.get(stage) == "prior" else ""
+    return mark + words.milliseconds(value, *_ends(row, stage))
+
+
+def _ends(row: Prediction, stage: str) -> tuple[float | None, float | None]:
+    low = getattr(row.stages_low_ms, stage, None)
+    high = getattr(row.stages_high_ms, stage, None)
+    return low, high
+
+
+def _total(row: Prediction) -> str:
+    return words.milliseconds(row.latency_ms, row.latency_low_ms, row.latency_high_ms)
+
+
+def _cost(value: float | None) -> str:
+    return words.UNKNOWN if value is None else f"{value:,.1f}"
+
+
+def _versus(row: Prediction, first: bool) -> str:
+    if first:
+        return "best"
+    return "tie" if row.tied_with_best else words.signed_percent(row.vs_best_pct)
+
+
+def _add_choices(page: Page, answer: Answer) -> None:
+    vae = ", ".join(_vae_choice(choice) for choice in answer.vae_choices)
+    if vae or answer.vae_note:
+        page.blank()
+        text = f"VAE decode of #1: {vae}." if vae else ""
+        page.paragraph(" ".join(filter(None, (text, answer.vae_note))), indent=2)
+    if len(answer.scaling) > 1:
+        page.blank()
+        page.table(_scaling_columns(answer.scaling, answer.scaling[-1].num_gpus))
+    if answer.lossy_options:
+        page.blank()
+        page.paragraph(
+            "Not counted above because the output changes (--allow-lossy ranks them; check "
+            "quality):",
+            indent=2,
+        )
+        for choice in answer.lossy_options:
+            page.paragraph(_lossy(choice), indent=4)
+
+
+def _vae_choice(choice: Choice) -> str:
+    return unbroken(f"{choice.title} {words.milliseconds(choice.vae_decode_ms)} ms")
+
+
+def _lossy(choice: Choice) -> str:
+    parts = [
+        f"{words.signed_percent(choice.latency_change_pct, 0)} request"
+        if choice.latency_change_pct is not None
+        else "",
+        f"{choice.memory_change_gib:+.1f} GiB" if choice.memory_change_gib is not None else "",
+        choice.why or "",
+    ]
+    return f"{choice.title}: " + ", ".join(filter(None, parts))
+
+
+def _scaling_columns(rows: Sequence[ScalingRow], most: int) -> list[Column]:
+    return [
+        Column("GPUs", [str(row.num_gpus) for row in rows]),
+        Column("best configuration", [row.config_id for row in rows], right=False),
+        Column("request\nms", [words.milliseconds(row.latency_ms) for row in rows]),
+        Column("speed-up", [f"{row.speedup:.2f}x" if row.speedup else "-" for row in rows]),
+        Column("efficiency", [words.percent(row.efficiency) for row in rows]),
+        Column(f"{most} GPUs as replicas\nrequests/h", [_replicas(row) for row in rows]),
+        Column("", [_marks(row) for row in rows], right=False, drop=1, drop_zero=True),
+    ]
+
+
+def _replicas(row: ScalingRow) -> str:
+    if row.requests_per_hour is None:
+        return words.UNKNOWN
+    copies = f"  ({row.replicas} x {row.num_gpus})" if row.replicas else ""
+    return words.significant(row.requests_per_hour, 4) + copies
+
+
+def _marks(row: ScalingRow) -> str:
+    marks = ("best latency" * row.best_latency, "best throughput" * row.best_throughput)
+    return ", ".join(filter(None, marks))
+
+
+def _add_combinations(page: Page, answer: Answer) -> None:
+    counted = answer.combinations
+    if counted is None:
+        return
+    fitting = counted.fitting
+    fit = "" if fitting is None else f", {'all' if fitting == counted.legal else fitting} fit"
+    top = sorted(answer.rejected, key=lambda row: -row.count)[:SHOWN_REASONS]
+    reasons = ", ".join(unbroken(f"{row.count:,} {row.title or row.rule}") for row in top)
+    more = ", ..." if len(answer.rejected) > len(top) else ""
+    page.paragraph(
+        f"{counted.total:,} combinations: {counted.legal:,} legal{fit}; {counted.rejected:,} "
+        "rejected (--rejected lists them)" + (f": {reasons}{more}" if reasons else ""),
+        indent=2,
+        hanging=2,
+    )
+
+
+def _add_rejected(page: Page, answer: Answer) -> None:
+    page.blank()
+    rows = sorted(answer.rejected, key=lambda row: -row.count)
+    page.table(
+        [
+            Column("rejected", [f"{row.count:,}" for row in rows]),
+            Column("rule", [row.rule for row in rows], right=False),
+            Column("example", [row.example or "" for row in rows], right=False),
+        ]
+    )
+
+
+def _add_commands(page: Page, prediction: Prediction, asked: int) -> None:
+    commands = prediction.commands
+    if commands is None or not commands.serve:
+        return
+    rank = prediction.rank or 1
+    page.blank()
+    hint = (
+        "(--commands 1-5 prints serve, request and benchmark of each; --commands DIR writes files)"
+    )
+    page.paragraph("  " + hint if asked <= 1 else f"  {prediction.config_id}", f"SERVE #{rank} ")
+    page.code(commands.serve)
+    if asked > 1:
+        page.code(commands.request)
+        page.code(commands.benchmark)
+    for note in commands.notes:
+        page.paragraph(note, indent=2)
