@@ -1,0 +1,258 @@
+"""Collectives with torch.distributed: nccl, hccl or gloo, on one node or several.
+
+Every rank runs `measure_all` with the same list.  Under torchrun the processes are there already;
+otherwise `launch` starts them on this machine.  Decisions (repeat counts, skips) rest on values
+that all ranks share, so that no rank waits for another that went on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from perfmodel.calibrate.cases import Case, CollectiveCase, NodesCollectiveCase
+from perfmodel.calibrate.measure.device import Call, Device, Unsupported
+from perfmodel.calibrate.measure.store import RecordStore
+from perfmodel.calibrate.measure.timing import Timing, summary
+
+BACKENDS = {"cuda": "nccl", "npu": "hccl", "cpu": "gloo"}
+TIMEOUT = timedelta(minutes=10)
+
+_MIN_SAMPLE_S = 1e-3
+_MAX_CALLS = 50
+_REPEATS = (5, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """This process among the others.
+
+    Attributes:
+        rank, size: of the whole job.
+        local_size: ranks on each node.
+    """
+
+    rank: int
+    size: int
+    local_size: int
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the job."""
+        return self.size // self.local_size
+
+
+def under_torchrun() -> bool:
+    """Whether a launcher started this process as one of several."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def join(device: Device, init_method: str = "env://") -> World:
+    """Join the process group that the environment (``RANK``, ``WORLD_SIZE``) describes."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group(
+        BACKENDS[device.kind],
+        init_method=init_method,
+        rank=rank,
+        world_size=size,
+        timeout=TIMEOUT,
+    )
+    return World(rank, size, int(os.environ.get("LOCAL_WORLD_SIZE", size)))
+
+
+def group_sizes(world: World) -> list[int]:
+    """Powers of two up to the ranks of a node, and all of them."""
+    sizes = [2**power for power in range(1, world.local_size.bit_length())]
+    return sorted({size for size in (*sizes, world.local_size) if 1 < size <= world.local_size})
+
+
+def across_nodes(cases: Iterable[Case], world: World) -> list[Case]:
+    """The cases of `cases` again for groups over all nodes: one rank a node, and all ranks.
+
+    The message sizes are those of the two-rank cases.
+    """
+    if world.nodes < 2:
+        return []
+    found: dict[Case, None] = {}
+    for case in cases:
+        if not isinstance(case, CollectiveCase) or case.num_ranks != 2:
+            continue
+        for each in sorted({1, world.local_size}):
+            ranks = each * world.nodes
+            unit = ranks * case.element_bytes
+            message = -(-case.message_bytes // unit) * unit
+            elements = message // case.element_bytes
+            shape = (ranks, elements, case.element_bytes, message)
+            found[NodesCollectiveCase(case.collective, case.library, *shape, world.nodes, each)] = (
+                None
+            )
+    return list(found)
+
+
+def members(case: CollectiveCase, world: World) -> list[int]:
+    """Global ranks of the case's group: neighbours on node 0, or the first ranks of each node."""
+    if isinstance(case, NodesCollectiveCase):
+        starts = range(0, world.size, world.local_size)
+        return [start + local for start in starts for local in range(case.ranks_per_node)]
+    return list(range(case.num_ranks))
+
+
+def fill_library(cases: Iterable[Case], device: Device) -> list[Case]:
+    """Cases with the communication library of `device`."""
+    library = BACKENDS[device.kind]
+    return [replace(c, library=library) for c in cases if isinstance(c, CollectiveCase)]
+
+
+def library_version(device: Device) -> str:
+    """``nccl 2.27.3``; HCCL and gloo have the version of CANN and torch."""
+    if device.kind == "cuda":
+        version: tuple[int, ...] = torch.cuda.nccl.version()
+        return "nccl " + ".".join(str(part) for part in version)
+    return f"{BACKENDS[device.kind]} with torch {torch.__version__}"
+
+
+def measure_all(
+    cases: Sequence[Case],
+    device: Device,
+    world: World,
+    store: RecordStore | None,
+    budget_s: float,
+    tick: Callable[[Case, str], None] | None = None,
+) -> int:
+    """Measure `cases` on all ranks; rank 0 holds the `store` and writes.
+
+    Returns:
+        The number of rows measured.
+    """
+    groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
+    measured = 0
+    for case in cases:
+        if not isinstance(case, CollectiveCase):
+            continue
+        if _shared_choice(store is not None and store.done(case)):
+            outcome = "done before"
+        else:
+            ranks = tuple(members(case, world))
+            if ranks not in groups:
+                groups[ranks] = dist.new_group(list(ranks))
+            result = _one(case, device, world, groups[ranks], ranks, budget_s)
+            outcome = "measured" if isinstance(result, Timing) else "skipped"
+            measured += outcome == "measured"
+            if store is not None:
+                _write(store, case, result, device)
+        if tick is not None:
+            tick(case, outcome)
+    return measured
+
+
+def _write(store: RecordStore, case: Case, result: Timing | str, device: Device) -> None:
+    if isinstance(result, Timing):
+        store.append(case, result, device.clock_mhz())
+    else:
+        store.skip(case, result)
+
+
+def _shared_choice(choice: bool) -> bool:
+    """Rank 0's `choice` on every rank."""
+    box = [choice]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def _one(
+    case: CollectiveCase,
+    device: Device,
+    world: World,
+    group: dist.ProcessGroup,
+    ranks: tuple[int, ...],
+    budget_s: float,
+) -> Timing | str:
+    """Timing, or why there is none; the same on all ranks of the world."""
+    inside = world.rank in ranks
+    call, reason = None, ""
+    try:
+        call = build(case, device, group, ranks.index(world.rank)) if inside else None
+    except (Unsupported, RuntimeError, MemoryError) as error:
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+    reasons: list[str] = [""] * world.size
+    dist.all_gather_object(reasons, reason)
+    result: Timing | str = next((text for text in reasons if text), "")
+    if not result and call is not None:
+        result = _timed(call, device, group, budget_s)
+    box = [result]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def _timed(call: Call, device: Device, group: dist.ProcessGroup, budget_s: float) -> Timing | str:
+    """Median over repeats of the slowest rank's time per call.
+
+    A collective that the backend lacks fails on every rank alike before anything is sent.
+    """
+    try:
+        call()
+    except (RuntimeError, NotImplementedError, ValueError) as error:
+        return f"unsupported: {str(error).splitlines()[0][:200]}"
+    device.synchronize()
+    for _ in range(2):
+        once_s = _slowest_s([call], device, group)
+    batch = max(1, min(_MAX_CALLS, round(_MIN_SAMPLE_S / max(once_s, 1e-7))))
+    least, most = _REPEATS
+    repeats = max(least, min(most, round(budget_s / (batch * once_s))))
+    samples = [_slowest_s([call] * batch, device, group) / batch for _ in range(repeats)]
+    return summary(samples)
+
+
+def _slowest_s(calls: Sequence[Call], device: Device, group: dist.ProcessGroup) -> float:
+    """Time of `calls` after a barrier, the maximum over the group's ranks."""
+    dist.barrier(group=group)
+    device.synchronize()
+    spent_s = device.batch_s(calls)
+    box = torch.tensor([spent_s], device=device.torch_device, dtype=torch.float32)
+    dist.all_reduce(box, op=dist.ReduceOp.MAX, group=group)
+    return float(box.item())
+
+
+def build(case: CollectiveCase, device: Device, group: dist.ProcessGroup, place: int) -> Call:
+    """The collective on buffers of this rank; `place` is its rank within the group.
+
+    Raises:
+        Unsupported: an operation that has no name here.
+    """
+    dtype = torch.bfloat16 if case.element_bytes == 2 else torch.float32
+    full = device.random(case.elements, dtype=dtype)
+    shard = device.random(case.elements // case.num_ranks, dtype=dtype)
+    options: dict[str, Callable[[], object]] = {
+        "all_reduce": lambda: dist.all_reduce(full, group=group),
+        "all_gather": lambda: dist.all_gather_into_tensor(full, shard, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(shard, full, group=group),
+        "broadcast": lambda: dist.broadcast(full, group=group, group_src=0),
+    }
+    if case.collective in ("all_to_all", "p2p"):
+        other = torch.empty_like(full)
+        options["all_to_all"] = lambda: dist.all_to_all_single(other, full, group=group)
+        options["p2p"] = lambda: _ring_step(full, other, group, place, case.num_ranks)
+    if case.collective not in options:
+        raise Unsupported(f"no collective {case.collective}")
+    return options[case.collective]
+
+
+def _ring_step(
+    sent: torch.Tensor,
+    received: torch.Tensor,
+    group: dist.ProcessGroup,
+    place: int,
+    ranks: int,
+) -> None:
+    """Send to the next rank and receive from the previous one (a step of ring attention)."""
+    peers = [
+        dist.P2POp(dist.isend, sent, group=group, group_peer=(place + 1) % ranks),
+        dist.P2POp(dist.irecv, received, group=group, group_peer=(place - 1) % ranks),
+    ]
+    for work in dist.batch_isend_irecv(peers):
+        work.wait()
