@@ -56,7 +56,7 @@ def vae_stage(
     shapes, counts = _tile_matrix(cases, dealings)
     ops = kind.ops(shapes[:, 0], shapes[:, 1], shapes[:, 2])
     per_tile = [cost_line(op, kind.stage, len(shapes), machine, compiled=kind.fused) for op in ops]
-    host_each_s = machine.term("launch_vae_fused_s" if kind.fused else "launch_eager_s")
+    host_each_s = machine.term("launch_vae_fused_s" if kind.fused else "launch_vae_s")
     weights = _busiest_rank(per_tile, counts, host_each_s)
     lines = [_over_cases(line, weights) for line in per_tile]
     lines.append(_host_gap(kind, lines, host_each_s, machine))
@@ -138,7 +138,7 @@ def _host_gap(kind: VaeKind, lines: list[Line], host_each_s: float, machine: Mac
         gap_s,
         count=1,
         bound="host",
-        provenance=machine.term_provenance("launch_eager_s"),
+        provenance=machine.term_provenance("launch_vae_s"),
     )
 
 
@@ -168,7 +168,7 @@ def _one_case(op: Op, kind: VaeKind, number: int, size: int, machine: Machine) -
 
     group = np.ones(size, np.int64)
     group[number] = single.group_size[0]
-    host_s = single.launches[0] * machine.term("launch_eager_s")
+    host_s = single.launches[0] * machine.term("launch_vae_s")
     return Line(
         stage=single.stage,
         name=single.name,
