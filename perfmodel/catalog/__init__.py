@@ -1,0 +1,42 @@
+"""The catalogue: devices, models, fits and described machines (the only reader of data folders)."""
+
+from perfmodel.catalog.data import (
+    data_files,
+    data_roots,
+    entries,
+    find,
+    hardware_ids,
+    load_device,
+    load_fit,
+    load_model,
+    load_terms,
+    model_ids,
+    nearest,
+    read_device,
+    read_model,
+    read_yaml,
+)
+from perfmodel.catalog.gpus import Overrides, build_system, parse_gpus, resolve
+from perfmodel.catalog.lazy import load_system
+
+__all__ = [
+    "Overrides",
+    "build_system",
+    "data_files",
+    "data_roots",
+    "entries",
+    "find",
+    "hardware_ids",
+    "load_device",
+    "load_fit",
+    "load_model",
+    "load_system",
+    "load_terms",
+    "model_ids",
+    "nearest",
+    "parse_gpus",
+    "read_device",
+    "read_model",
+    "read_yaml",
+    "resolve",
+]
