@@ -1,0 +1,38 @@
+"""Model families: shapes, unsharded operators and weights; one file a family."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from perfmodel.errors import BadInput, Problem
+
+if TYPE_CHECKING:
+    from perfmodel.spec.model import ModelSpec
+    from perfmodel.stages.base import Family
+
+FAMILIES = {
+    "cosmos3": "perfmodel.stages.cosmos3",
+    "wan": "perfmodel.stages.wan",
+}
+
+
+def family(model: ModelSpec) -> Family:
+    """The family of `model`, imported when first asked for.
+
+    Raises:
+        BadInput: a model file names a family that does not exist.
+    """
+    module = FAMILIES.get(model.family)
+    if module is None:
+        raise BadInput(
+            Problem(
+                "family",
+                f'models/{model.slug}.yaml: family "{model.family}" is unknown; '
+                f"families: {', '.join(FAMILIES)}",
+                field="family",
+                value=model.family,
+                legal_values=tuple(FAMILIES),
+            )
+        )
+    return cast("Family", import_module(module))

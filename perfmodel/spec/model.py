@@ -1,0 +1,186 @@
+"""What a model is: dimensions, tasks and schedule of one pipeline (``models/<slug>.yaml``)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from perfmodel.spec.workload import Frozen, Positive
+
+Guidance = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+
+
+class TaskDefaults(Frozen):
+    """What a task runs with when the request names nothing else.
+
+    Attributes:
+        flow_shift: shift of the flow-matching schedule (see `stages.schedule`).
+        guidance_interval: guidance runs only while the timestep (0 to 1000) lies in it.
+        condition_frames: pixel frames of a video condition that are encoded (0: none or one image).
+        condition: what conditions the latent besides text.
+        per_token_timestep: each token has a timestep of its own (clean first frame).
+    """
+
+    width: Positive
+    height: Positive
+    frames: Positive
+    fps: Annotated[float, Field(gt=0, le=240)]
+    steps: Positive
+    guidance: Guidance
+    flow_shift: Annotated[float, Field(gt=0, le=100)]
+    text_tokens: Positive = 512
+    guidance_interval: tuple[float, float] | None = None
+    condition: Literal["none", "image", "clip", "video"] = "none"
+    condition_frames: Annotated[int, Field(ge=0)] = 0
+    per_token_timestep: bool = False
+
+
+class TransformerSpec(Frozen):
+    """Dimensions of the denoiser (and, for Cosmos3, of the text tower of the same shape).
+
+    Attributes:
+        layers: blocks of one expert (Cosmos3: of one tower).
+        ffn: inner width of the feed-forward network.
+        in_channels, out_channels: latent channels that enter and leave (before patchify).
+        patch: latent patch (frames, rows, columns) of one token.
+        text_width: width of the text states that enter (None: no separate text encoder).
+        image_width: width of the image states that enter (None: no image encoder).
+        image_tokens: tokens of the image encoder's output.
+        vocabulary: rows of the token embedding (0: none here).
+        sound_channels: latent channels of sound tokens (0: no sound).
+        sound_tokens_per_s: sound latent frames a second.
+        action_channels, action_domains: per-domain action projections (weights only).
+        text_qk_norm: the text tower norms q and k per head.
+    """
+
+    hidden: Positive
+    layers: Positive
+    heads: Positive
+    kv_heads: Positive
+    head_dim: Positive
+    ffn: Positive
+    activation: Literal["swiglu", "relu2", "gelu"]
+    in_channels: Positive
+    out_channels: Positive
+    patch: tuple[Positive, Positive, Positive]
+    time_width: Positive = 256
+    text_width: Positive | None = None
+    image_width: Positive | None = None
+    image_tokens: Annotated[int, Field(ge=0)] = 0
+    vocabulary: Annotated[int, Field(ge=0)] = 0
+    sound_channels: Annotated[int, Field(ge=0)] = 0
+    sound_tokens_per_s: Annotated[float, Field(ge=0)] = 0.0
+    action_channels: Annotated[int, Field(ge=0)] = 0
+    action_domains: Annotated[int, Field(ge=0)] = 0
+    text_qk_norm: bool = True
+
+    @property
+    def q_width(self) -> int:
+        """Columns of the query projection."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Columns of the key (or value) projection."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def patch_width_in(self) -> int:
+        """Elements of one input token."""
+        return self.in_channels * self.patch[0] * self.patch[1] * self.patch[2]
+
+    @property
+    def patch_width_out(self) -> int:
+        """Elements of one output token."""
+        return self.out_channels * self.patch[0] * self.patch[1] * self.patch[2]
+
+
+class VaeSpec(Frozen):
+    """Dimensions of a causal video VAE of the Wan kind, and its tiling.
+
+    Attributes:
+        kind: the class of layers (``wan``).
+        z_channels: latent channels.
+        encoder_width, decoder_width: channels of the level with multiplier 1.
+        multipliers: channel multipliers of the levels, pixels first.
+        resnets: residual blocks of an encoder level (a decoder level has one more).
+        residual: parameter-free shortcuts around every level (Wan2.2).
+        pixel_patch: pixels folded into channels before the first convolution.
+        temporal: for each change of level, pixels first: whether time is halved too.
+        tile_px, tile_stride_px: default tile and stride of a tiled run, in output pixels.
+        encode_tile_px, encode_tile_stride_px: the same where a distributed encoder tiles; they are
+            half of it in units of the folded map when `pixel_patch` is 2, thus the same in pixels.
+        bits: bits of a weight and of an activation as engines load it.
+    """
+
+    kind: Literal["wan"] = "wan"
+    name: str
+    z_channels: Positive
+    encoder_width: Positive
+    decoder_width: Positive
+    multipliers: tuple[Positive, ...] = (1, 2, 4, 4)
+    resnets: Positive = 2
+    residual: bool = False
+    pixel_patch: Positive = 1
+    temporal: tuple[bool, ...] = (False, True, True)
+    spatial_ratio: Positive
+    temporal_ratio: Positive
+    tile_px: Positive = 256
+    tile_stride_px: Positive = 192
+    bits: Positive = 16
+
+    @property
+    def tile_latent(self) -> int:
+        """Side of a decode tile in latent positions."""
+        return self.tile_px // self.spatial_ratio
+
+    @property
+    def tile_stride_latent(self) -> int:
+        """Stride of decode tiles in latent positions."""
+        return self.tile_stride_px // self.spatial_ratio
+
+
+class ModelSpec(Frozen):
+    """One pipeline as users name it.
+
+    Attributes:
+        slug: id, equal to the file name.
+        family: key of the registry in ``stages/``.
+        aliases: other names (checkpoint ids, short names), matched without case.
+        distilled: few fixed steps and no guidance branch.
+        tasks: defaults by task; the first is the model's default task.
+        text_encoders: names in `stages.text_encoder.ENCODERS`, run once a branch or image.
+        sound_decoder: loads and runs the sound tokenizer when sound is asked for.
+        experts: full transformers that are all resident; one runs at a step.
+        expert_boundary: fraction of the 1000 training timesteps where the experts change.
+        frame_rounding: ``up`` to the next 4k+1, or ``floor`` to ``F // 4 * 4 + 1``.
+        size_multiple: width and height are floored to a multiple of it.
+        size_strict: tasks that refuse other sizes instead of flooring them.
+        published_params: what the publisher states, as text.
+    """
+
+    slug: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.\-]*$")]
+    title: str
+    hf_id: str
+    family: str
+    aliases: tuple[str, ...] = ()
+    distilled: bool = False
+    tasks: Annotated[dict[str, TaskDefaults], Field(min_length=1)]
+    transformer: TransformerSpec
+    vae: VaeSpec
+    text_encoders: tuple[str, ...] = ()
+    sound_decoder: bool = False
+    experts: Annotated[int, Field(ge=1, le=2)] = 1
+    expert_boundary: Annotated[float, Field(gt=0, lt=1)] | None = None
+    frame_rounding: Literal["up", "floor"]
+    size_multiple: Positive = 16
+    size_strict: tuple[str, ...] = ()
+    published_params: str | None = None
+    notes: tuple[str, ...] = ()
+    sources: Annotated[tuple[str, ...], Field(min_length=1)]
+
+    @property
+    def default_task(self) -> str:
+        """The task that runs when none is named."""
+        return next(iter(self.tasks))

@@ -1,0 +1,101 @@
+"""Small constructors that the families share: linears, norms, copies, rounding notes.
+
+Traffic is counted per element of a bf16 activation.  ``eager`` figures are those of the unfused
+torch kernels of the published modules: an RMS norm in fp32 is eight kernels, a rotary embedding
+five.  Source: module code of diffusers 0.42.1 (https://pypi.org/project/diffusers/0.42.1/).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfmodel.errors import Problem
+from perfmodel.ops import Floats, Gemm, Ints, Pointwise, Rows, Split, dtype_bytes
+
+BF16_BYTES = dtype_bytes("bf16")
+FP32_BYTES = dtype_bytes("fp32")
+READ_WRITE = 2 * BF16_BYTES
+"""Traffic of reading and writing one bf16 element."""
+SCHEDULER_TENSORS = 24
+"""Tensor reads and writes of one order-2 UniPC step (predictor, corrector, conversions)."""
+SCHEDULER_LAUNCHES = 40
+
+
+def elements(*sizes: Ints) -> Floats:
+    """Product of sizes as float64 (large maps overflow int32 platforms and lose no precision)."""
+    product: Floats = 1.0
+    for size in sizes:
+        product = product * np.asarray(size, float)
+    return float(product) if np.ndim(product) == 0 else product
+
+
+def linear(
+    name: str,
+    rows: tuple[Rows, Ints],
+    width: tuple[Ints, Ints],
+    *,
+    count: Ints = 1,
+    split: Split = Split.NONE,
+    quantizable: bool = True,
+) -> Gemm:
+    """``[rows, k] x [k, n]`` with `width` = (n, k); a bias is folded in."""
+    n, k = width
+    return Gemm(
+        name=name,
+        count=count,
+        m=rows[1],
+        n=n,
+        k=k,
+        rows=rows[0],
+        split=split,
+        quantizable=quantizable,
+    )
+
+
+def traffic(
+    name: str,
+    rows: tuple[Rows, Ints],
+    per_row: tuple[float, float],
+    *,
+    count: Ints = 1,
+    launches: int = 1,
+    eager_launches: int = 1,
+    split: Split = Split.NONE,
+    is_copy: bool = False,
+) -> Pointwise:
+    """A memory-bound operator from its bytes a row: `per_row` = (fused, eager)."""
+    fused, eager = per_row
+    return Pointwise(
+        name=name,
+        count=count,
+        launches=launches,
+        eager_launches=eager_launches,
+        bytes_moved=elements(rows[1]) * fused,
+        eager_bytes=elements(rows[1]) * eager,
+        rows=rows[0],
+        split=split,
+        is_copy=is_copy,
+    )
+
+
+def scheduler_step(latent_elements: Floats, *, guided: bool) -> tuple[Pointwise, ...]:
+    """Guidance combination and UniPC update of one step; every rank does them, never compiled."""
+    step = Pointwise(
+        name="scheduler step",
+        launches=SCHEDULER_LAUNCHES,
+        bytes_moved=latent_elements * SCHEDULER_TENSORS * FP32_BYTES,
+    )
+    if not guided:
+        return (step,)
+    # uncond + scale * (cond - uncond): three kernels, each two tensors in and one out at most.
+    combine = Pointwise(
+        name="guidance combine",
+        launches=3,
+        bytes_moved=latent_elements * 8 * BF16_BYTES,
+    )
+    return (combine, step)
+
+
+def rounding(rule_id: str, message: str, field: str) -> Problem:
+    """A warning that a size or length runs as another."""
+    return Problem(rule_id, message, field=field, severity="warning")

@@ -1,0 +1,183 @@
+"""From a request and a model's defaults to the shape that runs: tasks, rounding, latent grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from perfmodel.errors import BadInput, Problem
+from perfmodel.ops import Ints
+from perfmodel.shapes import ceil_div
+from perfmodel.spec.model import ModelSpec, TaskDefaults
+from perfmodel.spec.workload import Workload
+from perfmodel.stages.layers import rounding
+
+ASSUMED_FIELDS = ("task", "width", "height", "frames", "fps", "steps", "guidance", "text_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request with every default filled in.
+
+    Attributes:
+        task, defaults: the task and its defaults.
+        width, height, frames: as asked for, before rounding.
+        assumed: fields that came from the defaults.
+        notes: warnings about rounding.
+    """
+
+    task: str
+    defaults: TaskDefaults
+    width: int
+    height: int
+    frames: int
+    fps: float
+    steps: int
+    guidance: float
+    text_tokens: int
+    assumed: tuple[str, ...]
+    notes: tuple[Problem, ...] = ()
+
+
+def resolve(model: ModelSpec, workload: Workload) -> Request:
+    """Fill in the model's defaults for the task.
+
+    Raises:
+        BadInput: a task that the model does not have, or a length given twice.
+    """
+    task = choose_task(model, workload)
+    defaults = model.tasks[task]
+    fps = workload.fps or defaults.fps
+    frames = workload.frames
+    if workload.seconds is not None:
+        if frames is not None:
+            raise BadInput(_two_lengths(workload))
+        frames = max(1, round(workload.seconds * fps))
+    given = {
+        "task": workload.task,
+        "width": workload.width,
+        "height": workload.height,
+        "frames": frames,
+        "fps": workload.fps,
+        "steps": workload.steps,
+        "guidance": workload.guidance,
+        "text_tokens": workload.text_tokens,
+    }
+    guidance = defaults.guidance if workload.guidance is None else workload.guidance
+    return Request(
+        task=task,
+        defaults=defaults,
+        width=workload.width or defaults.width,
+        height=workload.height or defaults.height,
+        frames=frames or defaults.frames,
+        fps=fps,
+        steps=workload.steps or defaults.steps,
+        guidance=1.0 if model.distilled else guidance,
+        text_tokens=workload.text_tokens or defaults.text_tokens,
+        assumed=tuple(name for name in ASSUMED_FIELDS if given[name] is None),
+        notes=_distilled_notes(model, workload),
+    )
+
+
+def choose_task(model: ModelSpec, workload: Workload) -> str:
+    """The task that runs: the one named, the image task for one frame, or the model's default.
+
+    An image-to-video request for a model without that task but with ``ti2v`` (and the reverse)
+    takes the other name.
+
+    Raises:
+        BadInput: the model has no such task.
+    """
+    tasks = model.tasks
+    if workload.task is None:
+        if workload.frames == 1 and "t2i" in tasks:
+            return "t2i"
+        if workload.input_images and "i2v" in tasks:
+            return "i2v"
+        return model.default_task
+    task = workload.task.lower()
+    if task == "ti2v" and task not in tasks:
+        task = "i2v" if workload.input_images != 0 else "t2v"
+    if task in tasks:
+        return task
+    near = get_close_matches(task, tasks, n=1) or [model.default_task]
+    raise BadInput(
+        Problem(
+            "task",
+            f'task "{workload.task}" does not exist for {model.slug}; it has '
+            f"{', '.join(tasks)}; try --task {near[0]}",
+            field="--task",
+            value=workload.task,
+            legal_values=tuple(tasks),
+            suggestions=(f"--task {near[0]}",),
+        )
+    )
+
+
+def round_frames(request: Request, rule: str, stride: int) -> tuple[int, tuple[Problem, ...]]:
+    """Frames that run: ``up`` to the next ``stride*k + 1``, or ``F // stride * stride + 1``."""
+    frames = request.frames
+    ran = int(rounded_frames(frames, rule, stride))
+    if ran == frames:
+        return ran, ()
+    message = f"{frames} frames run as {ran} (a multiple of {stride}, plus 1)"
+    return ran, (rounding("frame-rounding", message, "--frames"),)
+
+
+def rounded_frames(frames: Ints, rule: str, stride: int) -> Ints:
+    """The rule of `round_frames` for ints or int64 columns."""
+    if rule == "up":
+        return ceil_div(frames - 1, stride) * stride + 1
+    return frames // stride * stride + 1
+
+
+def round_size(
+    request: Request, model: ModelSpec, multiple: int
+) -> tuple[int, int, tuple[Problem, ...]]:
+    """Width and height floored to `multiple`, with a warning.
+
+    Raises:
+        BadInput: the size is smaller than `multiple`, or the task refuses to round.
+    """
+    width = request.width // multiple * multiple
+    height = request.height // multiple * multiple
+    if (width, height) == (request.width, request.height):
+        return width, height, ()
+    asked = f"{request.width}x{request.height}"
+    if min(width, height) == 0 or request.task in model.size_strict:
+        raise BadInput(_bad_size(model, request.task, asked, multiple, width, height))
+    message = f"{asked} runs as {width}x{height} (multiples of {multiple})"
+    return width, height, (rounding("size-rounding", message, "--size"),)
+
+
+def _bad_size(
+    model: ModelSpec, task: str, asked: str, multiple: int, width: int, height: int
+) -> Problem:
+    legal = f"{max(width, multiple)}x{max(height, multiple)}"
+    return Problem(
+        "size",
+        f"{model.slug} {task} needs width and height in multiples of {multiple}, not {asked}; "
+        f"try --size {legal}",
+        field="--size",
+        value=asked,
+        legal_values=(f"multiples of {multiple}",),
+        suggestions=(f"--size {legal}",),
+    )
+
+
+def _two_lengths(workload: Workload) -> Problem:
+    return Problem(
+        "length",
+        f"--frames {workload.frames} and --seconds {workload.seconds} both set the length; "
+        "give one of them",
+        field="--seconds",
+        value=str(workload.seconds),
+        suggestions=(f"--frames {workload.frames}",),
+    )
+
+
+def _distilled_notes(model: ModelSpec, workload: Workload) -> tuple[Problem, ...]:
+    if not model.distilled or workload.guidance is None or workload.guidance <= 1:
+        return ()
+    message = f"{model.slug} is distilled: guidance {workload.guidance:g} is ignored (one branch)"
+    return (rounding("distilled-guidance", message, "--guidance"),)

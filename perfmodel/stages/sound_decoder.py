@@ -1,0 +1,81 @@
+"""The sound tokenizer's decoder: transposed 1-D convolutions from 25 to 48,000 samples a second.
+
+Five levels up-sample by 8, 6, 5, 4 and 2 and halve the channels (the last keeps them); each level
+adds three residual units (a dilated kernel of 7, then of 1) with snake activations.
+Source: diffusers 0.42.1 ``Cosmos3AVAEAudioTokenizer`` (https://pypi.org/project/diffusers/0.42.1/).
+"""
+
+from __future__ import annotations
+
+from perfmodel.ops import Conv, Ints, Op, Pointwise
+from perfmodel.stages.base import Component
+from perfmodel.stages.layers import READ_WRITE, elements
+
+PARAMS = 496_287_362
+LATENT_CHANNELS = 64
+WIDTHS = (5120, 2560, 1280, 640, 320, 320)
+FACTORS = (8, 6, 5, 4, 2)
+UNITS = 3
+KERNEL = 7
+STEREO = 2
+SAMPLES_PER_TOKEN = 1920
+# Snake x + sin(ax)^2 / b: product, sine, square, product, sum in bf16 (4 + 4 + 4 + 4 + 6 bytes).
+SNAKE_EAGER_BYTES = 22.0
+SNAKE_LAUNCHES = 5
+
+
+def component() -> Component:
+    """Encoder and decoder weights, resident from start-up where the model makes sound."""
+    return Component(name="sound_tokenizer", kind="vae", params=PARAMS, when=("vae_decode",))
+
+
+def _conv(name: str, count: int, channels: tuple[int, int], kernel: int, length: Ints) -> Conv:
+    return Conv(
+        name=name,
+        count=count,
+        in_channels=channels[0],
+        out_channels=channels[1],
+        kernel=(1, 1, kernel),
+        out_t=1,
+        out_h=1,
+        out_w=length,
+    )
+
+
+def _snake(name: str, count: int, channels: int, length: Ints) -> Pointwise:
+    size = elements(channels, length)
+    return Pointwise(
+        name=name,
+        count=count,
+        launches=SNAKE_LAUNCHES,
+        bytes_moved=size * SNAKE_EAGER_BYTES,
+    )
+
+
+def decode(tokens: Ints) -> tuple[Op, ...]:
+    """Operators that decode `tokens` sound latent frames to 48 kHz stereo.
+
+    A transposed convolution of kernel ``2f`` and stride ``f`` multiplies every input position by
+    the whole kernel, hence ``2*L_in*C_in*C_out*2f`` FLOP: `out_w` counts its input positions.
+    """
+    found: list[Op] = [
+        _conv("sound in", 1, (LATENT_CHANNELS, WIDTHS[0]), KERNEL, tokens),
+    ]
+    length = tokens
+    for level, factor in enumerate(FACTORS):
+        wide, narrow = WIDTHS[level], WIDTHS[level + 1]
+        found.append(_snake(f"sound level {level} snake", 1, wide, length))
+        found.append(_conv(f"sound level {level} up", 1, (wide, narrow), 2 * factor, length))
+        length = length * factor
+        found += [
+            _conv(f"sound level {level} wide", UNITS, (narrow, narrow), KERNEL, length),
+            _conv(f"sound level {level} point", UNITS, (narrow, narrow), 1, length),
+            _snake(f"sound level {level} units", 2 * UNITS, narrow, length),
+            Pointwise(
+                name=f"sound level {level} residual",
+                count=UNITS,
+                bytes_moved=elements(narrow, length) * READ_WRITE * 1.5,
+            ),
+        ]
+    found.append(_conv("sound out", 1, (WIDTHS[-1], STEREO), KERNEL, length))
+    return tuple(found)
