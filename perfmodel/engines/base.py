@@ -51,6 +51,8 @@ class Behaviour:
         cross_attention_backend: of attention outside the sequence-parallel plan.
         ring_attention_backend: what the chunks of ring attention run on.
         attention_explicit: the user chose the backend (an engine then never substitutes it).
+        attention_available: backends that have a kernel for the device.
+        platform: ``cuda``, ``rocm``, ``npu``; "" when the engine does not run on the device.
         compiled: transformer blocks are compiled (``enforce_eager`` False).
         rank_order: axes from fastest to slowest in the global rank.
         all_to_alls: exchanges of one Ulysses attention (q, k, v in; output out).
@@ -61,8 +63,8 @@ class Behaviour:
         pad_masked: padding builds an attention mask (a slower kernel path).
         tokens_padded_to_degree: extra sound frames are generated until the tokens divide.
         exit_gather_hidden: the exit gather moves the hidden state, not the projected output.
-        has_sp, has_tp, has_cfg, has_pp, has_hsdp, has_vae_patch, has_text_encoder_tp,
-            has_spatial_shard: whether the axis does anything for this model.
+        has_sp, has_allgather, has_tp, has_cfg, has_pp, has_hsdp, has_vae_patch,
+            has_text_encoder_tp, has_spatial_shard: whether the axis does anything for this model.
         hsdp_breaks_graph: each attention call leaves the compiled graph under HSDP.
         vae_result_on_rank0: the decoded clip exists on rank 0 only; else it is broadcast.
         vae_patch_tiles: vae_patch > 1 turns tiling on.
@@ -86,6 +88,8 @@ class Behaviour:
     cross_attention_backend: str = "TORCH_SDPA"
     ring_attention_backend: str = "TORCH_SDPA"
     attention_explicit: bool = False
+    attention_available: tuple[str, ...] = ()
+    platform: str = "cuda"
     compiled: bool = True
     rank_order: tuple[str, ...] = ("tp", "ulysses", "ring", "pp", "cfg", "dp")
     all_to_alls: int = 4
@@ -97,6 +101,7 @@ class Behaviour:
     tokens_padded_to_degree: bool = False
     exit_gather_hidden: bool = False
     has_sp: bool = True
+    has_allgather: bool = True
     has_tp: bool = True
     has_cfg: bool = True
     has_pp: bool = False
@@ -129,7 +134,7 @@ class Context:
         heads, kv_heads, hidden, ffn_width: of the denoiser's blocks.
         layers: denoiser blocks of one expert.
         tokens: latent tokens of the sequence with sound and conditions.
-        sound_tokens: the part of `tokens` that is sound.
+        sound_tokens: the part of `tokens` that is sound; sound_tokens_per_s: their rate.
         text_tokens: text tokens of a branch.
         branches: guidance branches that this request runs.
         distilled: the checkpoint runs without classifier-free guidance whatever is asked.
@@ -140,7 +145,7 @@ class Context:
         num_gpus, nodes, gpus_per_node: of the system.
         device, vendor, device_family: catalogue id, maker, architecture family.
         peak_dtypes: dtypes whose matrix peak rate is known for the device.
-        tokens_at: tokens of another (width, height, frames), to propose a legal shape.
+        tokens_at: video tokens of another (width, height, frames), to propose a legal shape.
     """
 
     behaviour: Behaviour
@@ -155,6 +160,7 @@ class Context:
     layers: int = 1
     tokens: int
     sound_tokens: int = 0
+    sound_tokens_per_s: float = 25.0
     text_tokens: int = 0
     branches: int = 1
     distilled: bool = False
@@ -190,6 +196,7 @@ class Rule:
         problem: the line for one configuration that does.
         severity: a ``warning`` informs and never removes a configuration.
         source: where the rule was read.
+        per_layout: False for rules that no other configuration can satisfy (model, dtype).
     """
 
     id: str
@@ -198,6 +205,7 @@ class Rule:
     problem: Callable[[Context, ParallelConfig], Problem]
     severity: Severity = "error"
     source: str = ""
+    per_layout: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +228,7 @@ class Launch:
         num_gpus: the number of devices that it asks for, if any.
         engine: engine that the command starts.
         ignored: flags that do not change the prediction (port, host, ...).
+        problems: warnings, e.g. a step cache whose skip ratio the command does not tell.
     """
 
     parallel: ParallelConfig
@@ -228,6 +237,7 @@ class Launch:
     num_gpus: int | None = None
     engine: str = "vllm-omni"
     ignored: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
 class Engine(Protocol):

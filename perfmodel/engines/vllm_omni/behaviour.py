@@ -1,0 +1,263 @@
+"""Options and behaviour of one vLLM-Omni version for one model on one device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from perfmodel.engines.base import Behaviour, Version
+from perfmodel.engines.vllm_omni.pipelines import Pipeline, pipeline_of
+from perfmodel.engines.vllm_omni.versions import has
+from perfmodel.spec.workload import Options
+from perfmodel.stages.base import Traits
+
+
+class _Transformer(Protocol):
+    @property
+    def head_dim(self) -> int: ...
+
+
+class ModelLike(Protocol):
+    """What is read of a model here."""
+
+    @property
+    def slug(self) -> str: ...
+    @property
+    def experts(self) -> int: ...
+    @property
+    def transformer(self) -> _Transformer: ...
+
+
+class DeviceLike(Protocol):
+    """What is read of a device here."""
+
+    @property
+    def family(self) -> str: ...
+    @property
+    def compute_capability(self) -> str | None: ...
+
+
+SOURCES = (
+    "https://pypi.org/project/vllm-omni/0.30.0/ vllm_omni/diffusion/data.py",
+    "https://pypi.org/project/vllm-omni/0.30.0/ vllm_omni/platforms/*/platform.py",
+    "https://pypi.org/project/vllm-omni/0.30.0/ vllm_omni/diffusion/registry.py",
+    "https://pypi.org/project/vllm-omni/0.30.0/ vllm_omni/diffusion/attention/parallel/",
+)
+
+BACKENDS = (
+    "FLASH_ATTN",
+    "TORCH_SDPA",
+    "SAGE_ATTN",
+    "SAGE_ATTN_3",
+    "CUDNN_ATTN",
+    "FLASHINFER_ATTN",
+    "FASTVIDEO_VSA",
+    "FLASH_ATTN_HUB",
+    "FLASH_ATTN_3_HUB",
+    "TRTLLM_ATTN",
+    "RAINFUSION_ATTN",
+)
+APPROXIMATE_BACKENDS = frozenset({"SAGE_ATTN", "SAGE_ATTN_3", "FASTVIDEO_VSA", "RAINFUSION_ATTN"})
+MASK_BACKENDS = frozenset(
+    {
+        "FLASH_ATTN",
+        "TORCH_SDPA",
+        "CUDNN_ATTN",
+        "FLASHINFER_ATTN",
+        "FLASH_ATTN_HUB",
+        "FLASH_ATTN_3_HUB",
+    }
+)
+RING_BACKENDS = frozenset({"FLASH_ATTN", "TORCH_SDPA"})
+
+_SHORT_NAMES = {
+    "FA": "FLASH_ATTN",
+    "FA3": "FLASH_ATTN",
+    "FLASH": "FLASH_ATTN",
+    "SDPA": "TORCH_SDPA",
+    "TORCH": "TORCH_SDPA",
+    "CUDNN": "CUDNN_ATTN",
+    "FLASHINFER": "FLASHINFER_ATTN",
+    "TRTLLM": "TRTLLM_ATTN",
+    "SAGE": "SAGE_ATTN",
+}
+
+
+def platform_of(family: str) -> str:
+    """``cuda``, ``rocm`` or ``npu``; "" when the engine has no platform for the family."""
+    if family.startswith(("blackwell", "hopper", "ada", "ampere")):
+        return "cuda"
+    if family.startswith(("cdna", "rdna")):
+        return "rocm"
+    return "npu" if family.startswith("davinci") else ""
+
+
+def _major(device: DeviceLike) -> int:
+    text = (device.compute_capability or "").partition(".")[0]
+    return int(text) if text.isdecimal() else 0
+
+
+def is_datacenter_blackwell(device: DeviceLike) -> bool:
+    """Compute capability 10.x: the trtllm-gen kernels exist (B200, B300, GB200, GB300)."""
+    return _major(device) == 10 or (_major(device) == 0 and device.family == "blackwell")
+
+
+def backend_name(text: str) -> str:
+    """The engine's spelling of an attention backend: ``cudnn`` -> ``CUDNN_ATTN``."""
+    name = text.strip().upper().replace("-", "_")
+    return _SHORT_NAMES.get(name, name)
+
+
+def available_backends(device: DeviceLike) -> tuple[str, ...]:
+    """Backends that have a kernel for the device (packages assumed installed)."""
+    platform, major = platform_of(device.family), _major(device)
+    if platform == "npu":
+        return ("FLASH_ATTN", "TORCH_SDPA", "RAINFUSION_ATTN")
+    if platform != "cuda":
+        return ("FLASH_ATTN", "TORCH_SDPA")
+    names = ["FLASH_ATTN", "TORCH_SDPA", "FLASHINFER_ATTN", "CUDNN_ATTN"]
+    if device.family.startswith("blackwell"):
+        names.append("SAGE_ATTN_3")
+        if is_datacenter_blackwell(device):
+            names += ["TRTLLM_ATTN", "FASTVIDEO_VSA"]
+    else:
+        names.append("FLASH_ATTN_HUB")
+    if device.family == "hopper":
+        names.append("FLASH_ATTN_3_HUB")
+    if not is_datacenter_blackwell(device) and major != 11:
+        names.append("SAGE_ATTN")
+    return tuple(names)
+
+
+def default_backend(
+    device: DeviceLike, pipeline: Pipeline | None, head_dim: int, version: Version
+) -> str:
+    """What the engine picks when nothing is asked for (its packages installed).
+
+    Source: ``platforms/{cuda,rocm,npu}/platform.py get_diffusion_attn_backend_cls``.
+    """
+    platform = platform_of(device.family)
+    if platform == "rocm":
+        return "FLASH_ATTN" if device.family.startswith("cdna") else "TORCH_SDPA"
+    if platform != "cuda" or not device.family.startswith("blackwell"):
+        return "FLASH_ATTN"
+    mask_free = pipeline is not None and pipeline.mask_free
+    trtllm = mask_free and head_dim == 128 and is_datacenter_blackwell(device)
+    if trtllm and has("trtllm_default", version):
+        return "TRTLLM_ATTN"
+    # Before, FlashAttention was refused above compute capability 9.x.
+    return "CUDNN_ATTN" if has("cudnn_default", version) else "TORCH_SDPA"
+
+
+def ring_backend(device: DeviceLike, backend: str) -> str:
+    """What a chunk of ring attention runs on: only Flash, AITER and SDPA have a ring kernel.
+
+    Source: ``diffusion/attention/parallel/ring.py``.
+    """
+    if backend == "FLASH_ATTN" and platform_of(device.family) != "npu":
+        return "FLASH_ATTN"
+    return "TORCH_SDPA"
+
+
+def resolve_options(
+    pipeline: Pipeline | None, head_dim: int, device: DeviceLike, version: Version, options: Options
+) -> tuple[Options, tuple[str, ...]]:
+    """The user's options with the engine's defaults filled in, and the names that were filled."""
+    platform = platform_of(device.family)
+    wan_vae = pipeline is not None and pipeline.spatial_shard
+    fast_path = options.vae_fast_path
+    if fast_path is None:
+        fast_path = "lossless" if has("vae_fast_path", version) else "off"
+    if platform != "cuda" or options.vae_mode != "tile" or not wan_vae:
+        fast_path = "off"
+    chosen = options.attention_backend
+    backend = (
+        backend_name(chosen) if chosen else default_backend(device, pipeline, head_dim, version)
+    )
+    # Ascend has no inductor: the engine logs that and runs eager.
+    compiled = platform != "npu" and (options.compile is None or options.compile)
+    filled = tuple(
+        name
+        for name in ("attention_backend", "compile", "vae_fast_path")
+        if getattr(options, name) is None
+    )
+    update = {"attention_backend": backend, "compile": compiled, "vae_fast_path": fast_path}
+    return options.model_copy(update=update), filled
+
+
+def resolve_behaviour(
+    model: object, device: object, version: Version, options: Options
+) -> Behaviour:
+    """How `version` runs `model` (a `ModelSpec`) on `device` (a `Device`)."""
+    return _resolve(model, device, version, options)  # type: ignore[arg-type]
+
+
+def _resolve(
+    model: ModelLike, device: DeviceLike, version: Version, options: Options
+) -> Behaviour:
+    pipeline = pipeline_of(model.slug)
+    if pipeline is not None and pipeline.since and version.release and not has(
+        pipeline.since, version
+    ):
+        pipeline = None
+    resolved, assumed = resolve_options(
+        pipeline, model.transformer.head_dim, device, version, options
+    )
+    backend = resolved.attention_backend or "TORCH_SDPA"
+    base = Behaviour(
+        engine="vllm-omni",
+        version=version.label,
+        date=version.date,
+        terms="vllm-omni",
+        attention_backend=backend,
+        cross_attention_backend=backend,
+        ring_attention_backend=ring_backend(device, backend),
+        attention_explicit=options.attention_backend is not None,
+        attention_available=available_backends(device),
+        platform=platform_of(device.family),
+        compiled=bool(resolved.compile),
+        ulysses_mode=options.ulysses_mode,
+        dp_flag_refused=has("dp_flag_refused", version),
+        vae_patch_below_world_legal=has("vae_patch_below_world", version),
+        cfg_on_distilled_refused=has("distilled_refused", version),
+        vae_tiling_default=options.vae_tiling == "on",
+        options=resolved,
+        assumed=assumed,
+        sources=SOURCES,
+    )
+    if pipeline is None:
+        return replace(base, has_sp=False, has_cfg=False, has_hsdp=False, has_vae_patch=False)
+    return _with_pipeline(base, pipeline, model, version)
+
+
+def _with_pipeline(
+    base: Behaviour, pipeline: Pipeline, model: ModelLike, version: Version
+) -> Behaviour:
+    cosmos = pipeline.since == "cosmos3"
+    two_experts = model.experts > 1
+    auto_pad = pipeline.auto_pad == "always" or (
+        bool(pipeline.auto_pad) and has(pipeline.auto_pad, version)
+    )
+    return replace(
+        base,
+        pipeline=pipeline.name,
+        traits=Traits(
+            fused_qkv=not cosmos,
+            condition_whole_clip=not has("one_frame_condition", version) if cosmos else None,
+            vae_fast_path=base.options.vae_fast_path or "off",
+            # The checkpoint's own value is not read; both A14B pipelines fall back on this one.
+            boundary_ratio=0.875 if two_experts else None,
+        ),
+        auto_pad=auto_pad,
+        pad_masked=pipeline.pad_masked,
+        tokens_padded_to_degree=pipeline.sound_padded and has("sound_padded", version),
+        exit_gather_hidden=pipeline.exit_hidden,
+        has_sp=pipeline.sp,
+        has_allgather=pipeline.sp and has("allgather", version),
+        has_pp=pipeline.pp and has("pipeline_parallel", version),
+        has_hsdp=pipeline.hsdp and has("hsdp", version),
+        has_vae_patch=pipeline.vae_patch and has("vae_patch", version),
+        has_text_encoder_tp=pipeline.text_encoder_tp and has("text_encoder_tp", version),
+        has_spatial_shard=pipeline.spatial_shard and has("spatial_shard", version),
+        vae_result_on_rank0=not pipeline.vae_broadcast,
+    )

@@ -1,0 +1,98 @@
+"""Which parallel axes each vLLM-Omni pipeline really implements (read in the 0.30.0 wheel).
+
+Sources inside the wheel, below ``vllm_omni/diffusion``: ``registry.py`` (pipelines), ``_sp_plan``
+and ``_hsdp_shard_conditions`` of each transformer, ``PipelineParallelMixin`` and
+``Distributed*`` VAEs of each pipeline, ``model_metadata.py`` (attention without masks).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """One pipeline class of the engine.
+
+    Attributes:
+        name: class name in the engine's registry.
+        since: feature (see `versions.FEATURES`) that brought the pipeline; "" if always there.
+        auto_pad: feature that brought padding of uneven sequences; "" if never.
+        pad_masked: padding builds an attention mask (else padded keys stay unmasked).
+        exit_hidden: the sequence-parallel exit gathers the hidden state.
+        mask_free: never passes a mask, so Blackwell may default to TRTLLM_ATTN.
+        sound_padded: adds sound frames until the tokens divide.
+        vae_broadcast: a distributed decode is sent to all ranks, not kept on rank 0.
+        sp, hsdp, pp, vae_patch, spatial_shard, text_encoder_tp: axes that do something.
+        model_offload_flag: only the flag form of model offload works, not the JSON form.
+    """
+
+    name: str
+    since: str = ""
+    auto_pad: str = "always"
+    pad_masked: bool = False
+    exit_hidden: bool = False
+    mask_free: bool = False
+    sound_padded: bool = False
+    vae_broadcast: bool = False
+    sp: bool = True
+    hsdp: bool = True
+    pp: bool = False
+    vae_patch: bool = True
+    spatial_shard: bool = False
+    text_encoder_tp: bool = False
+    model_offload_flag: bool = False
+
+
+_COSMOS3 = Pipeline(
+    name="Cosmos3OmniDiffusersPipeline",
+    since="cosmos3",
+    auto_pad="cosmos3_auto_pad",
+    pad_masked=True,
+    exit_hidden=True,
+    sound_padded=True,
+    spatial_shard=True,
+    model_offload_flag=True,
+)
+
+
+def _wan(name: str, *, pp: bool = True) -> Pipeline:
+    return Pipeline(name=name, auto_pad="wan_auto_pad", mask_free=True, pp=pp, spatial_shard=True)
+
+
+# Slug pattern -> pipeline; the first match counts.
+_PIPELINES: tuple[tuple[str, Pipeline], ...] = (
+    (r"cosmos3", _COSMOS3),
+    (r"wan.*vace", _wan("WanVACEPipeline", pp=False)),
+    (r"wan.*s2v", _wan("WanS2VPipeline", pp=False)),
+    (r"wan.*ti2v", _wan("WanPipeline")),
+    (r"wan.*i2v", _wan("WanImageToVideoPipeline")),
+    (r"wan", _wan("WanPipeline")),
+    (r"qwen-image", Pipeline(name="QwenImagePipeline", vae_broadcast=True)),
+    (r"flux\.?2-klein", Pipeline(name="Flux2KleinPipeline", vae_patch=False)),
+    (r"flux\.?2", Pipeline(name="Flux2Pipeline", vae_broadcast=True)),
+    (r"flux\.?1", Pipeline(name="FluxPipeline", sp=False, vae_patch=False)),
+    (r"hunyuanvideo-?1\.5", Pipeline(name="HunyuanVideo15Pipeline", vae_broadcast=True)),
+    (r"ltx-?2", Pipeline(name="LTX2Pipeline", auto_pad="")),
+    (r"z-image", Pipeline(name="ZImagePipeline", auto_pad="")),
+    (r"helios", Pipeline(name="HeliosPipeline", auto_pad="", vae_patch=False)),
+    (r"(sd3|stable-diffusion-3)", Pipeline(name="StableDiffusion3Pipeline", sp=False, hsdp=False)),
+    (r"longcat-image", Pipeline(name="LongCatImagePipeline", hsdp=False, vae_patch=False)),
+    (r"bagel", Pipeline(name="BagelPipeline", sp=False)),
+    (r"minimax-h3", Pipeline(name="MiniMaxH3Pipeline", mask_free=True, text_encoder_tp=True)),
+)
+
+# In the catalogue of published models but in no registry of the engine: served only through the
+# generic diffusers adapter, on one GPU.
+_ADAPTER_ONLY = re.compile(
+    r"hunyuanvideo$|hunyuanvideo-1\.0|cogvideox|cosmos-predict|cosmos-transfer|pixart|hunyuandit"
+    r"|mochi|sana$|longcat-video"
+)
+
+
+def pipeline_of(slug: str) -> Pipeline | None:
+    """The pipeline that serves the model `slug`; None when the engine has none."""
+    if _ADAPTER_ONLY.match(slug):
+        return None
+    return next((found for pattern, found in _PIPELINES if re.match(pattern, slug)), None)

@@ -1,0 +1,236 @@
+"""Rules on the model, the device, the fixed options and the VAE."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+import numpy as np
+
+from perfmodel.engines.base import BoolColumn, Context, Rule
+from perfmodel.engines.nearest import divisors, refusal, words
+from perfmodel.engines.vllm_omni.behaviour import BACKENDS
+from perfmodel.errors import Problem
+from perfmodel.spec.parallel import Layouts, ParallelConfig
+
+_WHEEL = "https://pypi.org/project/vllm-omni/0.30.0/ vllm_omni/"
+_PLAIN_DTYPE = {"fp8_block": "fp8", "fp16": "bf16"}
+
+
+def _all(layouts: Layouts, broken: bool) -> BoolColumn:
+    return np.full(len(layouts), broken)
+
+
+def _model(ctx: Context, layouts: Layouts) -> BoolColumn:
+    return _all(layouts, not ctx.behaviour.pipeline)
+
+
+def _model_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    return Problem(
+        "model-not-in-engine",
+        f"{ctx.model} has no pipeline of its own in vllm-omni {ctx.behaviour.version}: 0 of its "
+        "parallel axes exist there (--diffusion-load-format diffusers serves it on one GPU, which "
+        "is not modelled); try perfmodel models list",
+        field="--model",
+        value=ctx.model_id,
+        suggestions=("perfmodel models list",),
+    )
+
+
+def _device(ctx: Context, layouts: Layouts) -> BoolColumn:
+    return _all(layouts, not ctx.behaviour.platform)
+
+
+def _device_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    return Problem(
+        "device-not-in-engine",
+        f"vllm-omni {ctx.behaviour.version} has no platform for {ctx.device or ctx.device_family}; "
+        "legal: NVIDIA (CUDA), AMD Instinct (ROCm), Ascend (NPU); try --gpus B300",
+        field="--gpus",
+        value=ctx.device,
+        legal_values=("cuda", "rocm", "npu"),
+        suggestions=("--gpus B300",),
+    )
+
+
+def _peak(ctx: Context, layouts: Layouts) -> BoolColumn:
+    dtype = ctx.behaviour.options.dtype
+    known = dtype in ctx.peak_dtypes or _PLAIN_DTYPE.get(dtype, dtype) in ctx.peak_dtypes
+    return _all(layouts, not known)
+
+
+def _peak_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    dtype = ctx.behaviour.options.dtype
+    have = tuple(sorted(ctx.peak_dtypes))
+    return Problem(
+        "missing-peak",
+        f"{ctx.device or 'the device'} has no {dtype} matrix rate; legal: {words(have)}; try "
+        f"--dtype bf16",
+        field="--dtype",
+        value=dtype,
+        legal_values=have,
+        suggestions=("--dtype bf16",),
+    )
+
+
+def _attention(ctx: Context, layouts: Layouts) -> BoolColumn:
+    behaviour = ctx.behaviour
+    missing = behaviour.attention_backend not in behaviour.attention_available
+    return _all(layouts, behaviour.attention_explicit and missing)
+
+
+def _attention_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    given, have = ctx.behaviour.attention_backend, ctx.behaviour.attention_available
+    near = get_close_matches(given, have, n=1, cutoff=0.3) or list(have[:1])
+    clash = (
+        f"has no kernel for {ctx.device or ctx.device_family}"
+        if given in BACKENDS
+        else f"is none of the {len(BACKENDS)} backends of vllm-omni"
+    )
+    return Problem(
+        "attention-backend",
+        f"attention {given} {clash}; legal: {words(have)}; try --attention {near[0]}",
+        field="--attention",
+        value=given,
+        legal_values=have,
+        suggestions=(f"--attention {near[0]}",),
+    )
+
+
+def _vae_model(ctx: Context, layouts: Layouts) -> BoolColumn:
+    return (layouts.vae_patch > 1) & (not ctx.behaviour.has_vae_patch)
+
+
+def _vae_model_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    clash = (
+        f"vae_patch={config.vae_patch} does nothing for {ctx.model}: its VAE is not distributed in "
+        f"vllm-omni {ctx.behaviour.version} and decodes on 1 rank"
+    )
+    return refusal("vae-patch-model", ctx, config, "vae_patch", clash, (1,))
+
+
+def _vae_world(ctx: Context, layouts: Layouts) -> BoolColumn:
+    world = layouts.world_size
+    between = (layouts.vae_patch > 1) & (layouts.vae_patch != world)
+    too_many = layouts.vae_patch > world
+    return too_many if ctx.behaviour.vae_patch_below_world_legal else too_many | between
+
+
+def _vae_world_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    world = config.world_size
+    clash = f"vae_patch={config.vae_patch} reuses the ranks of the denoiser, and there are {world}"
+    if ctx.behaviour.vae_patch_below_world_legal:
+        return refusal("vae-patch-world", ctx, config, "vae_patch", clash, divisors(world))
+    clash += f"; vllm-omni {ctx.behaviour.version} crashes between 1 and the world size (PR 3928)"
+    return refusal("vae-patch-world", ctx, config, "vae_patch", clash, sorted({1, world}))
+
+
+def _vae_tiling(ctx: Context, layouts: Layouts) -> BoolColumn:
+    return (layouts.vae_patch > 1) & (ctx.behaviour.options.vae_tiling == "off")
+
+
+def _vae_tiling_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    clash = (
+        f"vae_patch={config.vae_patch} decodes tiles, but --vae-tiling off was asked for (the "
+        "engine would turn tiling on)"
+    )
+    return refusal("vae-tiling", ctx, config, "vae_patch", clash, (1,))
+
+
+def _spatial(ctx: Context, layouts: Layouts) -> BoolColumn:
+    if ctx.behaviour.options.vae_mode == "tile":
+        return _all(layouts, False)
+    if not ctx.behaviour.has_spatial_shard:
+        return _all(layouts, True)
+    return (layouts.vae_patch != layouts.world_size) | (layouts.world_size == 1)
+
+
+def _spatial_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    mode = ctx.behaviour.options.vae_mode
+    world = config.world_size
+    if not ctx.behaviour.has_spatial_shard:
+        clash = f"--vae-mode {mode} shards Wan VAEs in vllm-omni 0.24 and later, not {ctx.model} in"
+        clash += f" {ctx.behaviour.version}; legal: tile; try --vae-mode tile"
+        legal: tuple[str, ...] = ("tile",)
+        typed = "--vae-mode tile"
+    elif world == 1:
+        clash = f"--vae-mode {mode} needs at least 2 ranks, this configuration has 1; legal: tile; "
+        clash += "try --vae-mode tile"
+        legal, typed = ("tile",), "--vae-mode tile"
+    else:
+        clash = f"--vae-mode {mode} needs vae_patch = {world} (the world size), not "
+        clash += f"{config.vae_patch}; legal: {world}; try vae_patch={world} or --vae-mode tile"
+        legal, typed = (str(world),), f"vae_patch={world}"
+    return Problem(
+        "spatial-shard",
+        clash,
+        field="--vae-mode",
+        value=mode,
+        legal_values=legal,
+        suggestions=(typed,),
+    )
+
+
+OPTION_RULES: tuple[Rule, ...] = (
+    Rule(
+        id="model-not-in-engine",
+        per_layout=False,
+        title="The engine must have a pipeline for the model.",
+        violated=_model,
+        problem=_model_problem,
+        source=f"{_WHEEL}diffusion/registry.py",
+    ),
+    Rule(
+        id="device-not-in-engine",
+        per_layout=False,
+        title="The engine must have a platform for the device.",
+        violated=_device,
+        problem=_device_problem,
+        source=f"{_WHEEL}platforms/",
+    ),
+    Rule(
+        id="missing-peak",
+        per_layout=False,
+        title="A dtype needs a matrix peak rate of the device; none is ever guessed.",
+        violated=_peak,
+        problem=_peak_problem,
+    ),
+    Rule(
+        id="attention-backend",
+        per_layout=False,
+        title="An attention backend chosen by hand must have a kernel for the device.",
+        violated=_attention,
+        problem=_attention_problem,
+        source=f"{_WHEEL}platforms/cuda/platform.py get_diffusion_attn_backend_cls",
+    ),
+)
+
+VAE_RULES: tuple[Rule, ...] = (
+    Rule(
+        id="vae-patch-model",
+        title="vae_patch needs a distributed VAE.",
+        violated=_vae_model,
+        problem=_vae_model_problem,
+        source=f"{_WHEEL}diffusion/registry.py initialize_model",
+    ),
+    Rule(
+        id="vae-patch-world",
+        title="vae_patch is at most the world size; before 0.22 it was 1 or exactly that.",
+        violated=_vae_world,
+        problem=_vae_world_problem,
+        source="https://github.com/vllm-project/vllm-omni/pull/3928",
+    ),
+    Rule(
+        id="vae-tiling",
+        title="vae_patch > 1 turns tiling on, so it excludes tiling off.",
+        violated=_vae_tiling,
+        problem=_vae_tiling_problem,
+        source=f"{_WHEEL}diffusion/registry.py initialize_model",
+    ),
+    Rule(
+        id="spatial-shard",
+        title="The spatial shard modes need a Wan VAE and vae_patch equal to the world size.",
+        violated=_spatial,
+        problem=_spatial_problem,
+        source=f"{_WHEEL}diffusion/distributed/autoencoders/autoencoder_kl_wan.py",
+    ),
+)
