@@ -1,0 +1,220 @@
+"""Compose weights, activations, VAE and runtime into a `MemoryTable`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.memory import vae as vae_model
+from perfmodel.memory.denoise import denoise, text_live
+from perfmodel.memory.table import PARTS, WEIGHTS, MemoryTable
+from perfmodel.memory.terms import Terms, load_terms
+from perfmodel.memory.vae import VaeMemory
+from perfmodel.memory.weights import (
+    PHASES,
+    Held,
+    held,
+    in_denoiser,
+    loaded_bits,
+    offloaded,
+    one_at_a_time,
+)
+from perfmodel.ops import Op
+from perfmodel.shapes import Shape
+from perfmodel.spec.parallel import Layouts
+from perfmodel.spec.workload import Options
+from perfmodel.stages.base import Component, DenoiseWork
+
+Column = NDArray[np.float64]
+COLUMN_OF = {"text_encoder": "text_encoder", "vae": "vae"}
+
+
+class EngineFacts(Protocol):
+    """The part of ``engines.base.Behaviour`` that memory depends on."""
+
+    @property
+    def engine(self) -> str:
+        """Engine name."""
+
+    @property
+    def date(self) -> str:
+        """ISO date of the behaviour."""
+
+    @property
+    def options(self) -> Options:
+        """Options with the engine's defaults filled in."""
+
+
+class Machine(Protocol):
+    """The part of ``spec.hardware.System`` that memory depends on."""
+
+    @property
+    def usable_bytes(self) -> float:
+        """Of one device."""
+
+    @property
+    def gpus_per_node(self) -> int:
+        """Devices of one host."""
+
+
+@dataclass(slots=True)
+class _Sheet:
+    """Bytes under construction."""
+
+    parts: NDArray[np.float64]
+    slack: Column
+
+    def add(self, phase: str, part: str, value: Column) -> None:
+        self.parts[PHASES.index(phase), PARTS.index(part)] += value
+
+    def add_slack(self, phase: str, value: Column) -> None:
+        self.add(phase, "runtime", value)
+        self.slack[PHASES.index(phase)] += value
+
+
+def memory(
+    components: tuple[Component, ...],
+    work: DenoiseWork,
+    shape: Shape,
+    layouts: Layouts,
+    *,
+    vae: VaeMemory,
+    behaviour: EngineFacts,
+    system: Machine,
+    text_ops: tuple[Op, ...] = (),
+    terms: Terms | None = None,
+) -> MemoryTable:
+    """Memory of every configuration, on the rank that needs most.
+
+    Args:
+        components: weights by module (``Family.components``).
+        work: unsharded operators of the denoise stage.
+        shape: the request.
+        layouts: configurations.
+        vae: facts of the VAE (`vae_memory`).
+        behaviour: resolved engine behaviour; its ``options`` hold dtype, offload and tiling.
+        system: usable bytes and devices of a host.
+        text_ops: operators of text encoding.
+        terms: named terms; None reads the shipped ones for the engine and its date.
+
+    Returns:
+        Bytes by phase, part and configuration, and what follows from them.
+    """
+    options = behaviour.options
+    if terms is None:
+        terms = load_terms(behaviour.engine, behaviour.date)
+    count = len(layouts)
+    sheet = _Sheet(np.zeros((len(PHASES), len(PARTS), count)), np.zeros((len(PHASES), count)))
+    host, loading = _weights(sheet, components, layouts, options, terms)
+    live = denoise(work, shape, layouts, terms)
+    for part, value in (
+        ("activations", live.activations),
+        ("collectives", live.collectives),
+        ("workspace", live.workspace),
+    ):
+        sheet.add("denoise", part, value)
+    sheet.add_slack("denoise", terms.denoise_slack_frac * (live.activations + live.collectives))
+    sheet.add("text_encode", "activations", text_live(text_ops, layouts))
+    vae = vae_model.with_bits(vae, terms.vae_bits)
+    for phase, passes in (("vae_encode", vae_model.encode), ("vae_decode", vae_model.decode)):
+        result = passes(vae, shape, layouts, options.vae_tiling, terms)
+        sheet.add(phase, "activations", result.activations)
+        sheet.add(phase, "collectives", result.collectives)
+        sheet.add_slack(phase, result.slack)
+    outside = np.zeros(count)
+    for part, value in (
+        ("runtime", np.full(count, terms.context_bytes)),
+        ("collectives", _communicators(layouts, terms)),
+    ):
+        outside = outside + value
+        for phase in PHASES:
+            sheet.add(phase, part, value)
+    for phase in PHASES[1:]:
+        sheet.add(phase, "workspace", np.full(count, terms.workspace_bytes))
+    per_host = np.minimum(layouts.world_size, system.gpus_per_node)
+    return MemoryTable(
+        parts_bytes=sheet.parts,
+        slack_bytes=sheet.slack,
+        outside_bytes=outside,
+        host_bytes=per_host * (terms.worker_host_bytes + np.maximum(host, loading)),
+        pinned_bytes=per_host * host,
+        upper_bytes=_upper(sheet.parts, terms),
+        capacity_bytes=float(system.usable_bytes),
+    )
+
+
+def _weights(
+    sheet: _Sheet,
+    components: tuple[Component, ...],
+    layouts: Layouts,
+    options: Options,
+    terms: Terms,
+) -> tuple[Column, Column]:
+    """Add the weights of all phases; returns host bytes of one rank while running and loading."""
+    offload = options.offload
+    parts = [held(component, layouts, options.dtype, offload, terms) for component in components]
+    swapped = [
+        index
+        for index, component in enumerate(components)
+        if offload == "model" and offloaded(component, offload)
+    ]
+    residents = [part.resident for part in parts]
+    for index, value in zip(
+        swapped, one_at_a_time([residents[index] for index in swapped]), strict=True
+    ):
+        residents[index] = value
+    for component, resident in zip(components, residents, strict=True):
+        row = PARTS.index(COLUMN_OF.get(component.kind, "weights"))
+        sheet.parts[:, row] += resident
+    _gathered(sheet, components, parts)
+    separate = [
+        loaded_bits(component, terms) / 8 * component.params
+        for component in components
+        if component.kind == "text_encoder" and not in_denoiser(component)
+    ]
+    host = sum((part.host for part in parts), np.zeros(len(layouts)))
+    loading = sum((part.loading for part in parts), np.full(len(layouts), max(separate, default=0)))
+    return host, loading
+
+
+def _gathered(sheet: _Sheet, components: tuple[Component, ...], parts: list[Held]) -> None:
+    """Full blocks under weight sharding: live where they run, cached blocks afterwards."""
+    for component, part in zip(components, parts, strict=True):
+        if component.kind == "text_encoder" and not in_denoiser(component):
+            sheet.add("text_encode", "collectives", part.gathered)
+    inside = [
+        part.gathered
+        for component, part in zip(components, parts, strict=True)
+        if in_denoiser(component)
+    ]
+    if inside:
+        largest = np.max(np.stack(inside), axis=0)
+        sheet.add("denoise", "collectives", largest)
+        sheet.add_slack("vae_decode", largest)
+
+
+def _communicators(layouts: Layouts, terms: Terms) -> Column:
+    """Buffers of the communicators a rank belongs to: the world's and one for each axis."""
+    total = np.zeros(len(layouts))
+    for ranks in (
+        layouts.world_size,
+        layouts.ulysses,
+        layouts.ring,
+        layouts.tp,
+        layouts.cfg,
+        layouts.pp,
+        layouts.hsdp,
+    ):
+        one = terms.communicator_bytes + terms.peer_bytes * (ranks - 1)
+        total = total + np.where(ranks > 1, one, 0.0)
+    return total
+
+
+def _upper(parts: NDArray[np.float64], terms: Terms) -> Column:
+    """Upper end of the 80 % range: weights are known, the rest is not."""
+    weights = parts[:, WEIGHTS].sum(axis=1)
+    phases = parts.sum(axis=1)
+    return np.asarray((phases + terms.upper_frac * (phases - weights)).max(axis=0), np.float64)

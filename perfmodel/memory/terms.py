@@ -1,0 +1,66 @@
+"""Named, bounded terms of the memory model and what an engine does with memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, cast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Terms of ``calibration/engines/memory.json``, resolved for one engine and date.
+
+    Attributes:
+        context_bytes: driver context and loaded kernels of a process.
+        communicator_bytes: buffers of one communicator, outside torch's allocator.
+        peer_bytes: the same per peer of a communicator.
+        workspace_bytes: library workspaces, warm-up leftovers and small tensors in the allocator.
+        denoise_slack_frac: reserved over live memory of a transformer forward, minus 1.
+        vae_slack_frac: the same of an untiled VAE map.
+        hsdp_live_blocks: blocks that exist in full at a time under weight sharding.
+        layerwise_live_blocks: blocks on the device at a time under layerwise offload.
+        worker_host_bytes: host memory of one worker process without weights.
+        upper_frac: 80 % half-width of everything but the weights.
+        uint8_on_device: the decoded video is turned into bytes on the device (three fp32 copies).
+        hsdp_text_encoder: weight sharding covers separate text encoders too.
+        offload_keeps_denoiser: model offload leaves the denoiser on the device for the decode.
+        transformer_bits, text_encoder_bits, vae_bits: bits as loaded; 0 = as the model file says.
+        extra_bytes_per_element: extra live bytes per token and hidden element of this engine's
+            transformer code (rotary embedding in complex double precision, fp32 residual).
+    """
+
+    context_bytes: float
+    communicator_bytes: float
+    peer_bytes: float
+    workspace_bytes: float
+    denoise_slack_frac: float
+    vae_slack_frac: float
+    hsdp_live_blocks: float
+    layerwise_live_blocks: float
+    worker_host_bytes: float
+    upper_frac: float
+    uint8_on_device: bool = False
+    hsdp_text_encoder: bool = False
+    offload_keeps_denoiser: bool = True
+    transformer_bits: int = 0
+    text_encoder_bits: int = 0
+    vae_bits: int = 0
+    extra_bytes_per_element: float = 0.0
+
+
+def load_terms(engine: str = "vllm-omni", date: str = "") -> Terms:
+    """Terms of the shipped file for one engine on one date (ISO; empty = the newest)."""
+    from perfmodel.catalog import load_terms as load_file
+
+    return resolve(cast("Mapping[str, Any]", load_file("memory")), engine, date)
+
+
+def resolve(data: Mapping[str, Any], engine: str, date: str = "") -> Terms:
+    """The terms in `data` for one engine on one date; dated facts hold from their date on."""
+    values: dict[str, Any] = {name: entry["value"] for name, entry in data["terms"].items()}
+    known = {f.name for f in fields(Terms)}
+    for change in data["engines"].get(engine, ()):
+        if not date or change.get("since", "") <= date < change.get("until", "9999"):
+            values |= {key: value for key, value in change.items() if key in known}
+    return Terms(**{key: value for key, value in values.items() if key in known})

@@ -1,0 +1,188 @@
+"""Memory of the VAE on one rank: whole maps, tiles, what is gathered and blended on rank 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.memory.terms import Terms
+from perfmodel.ops import Ints
+from perfmodel.shapes import Shape, ceil_div
+from perfmodel.spec.model import ModelSpec
+from perfmodel.spec.parallel import Layouts
+from perfmodel.stages.base import Traits
+from perfmodel.units import BITS_PER_BYTE
+
+Column = NDArray[np.float64]
+Peak = Callable[[Ints, Ints, Ints], float | NDArray[np.float64]]
+
+RGB = 3
+FLOAT_BYTES = 4.0
+EAGER_CLIP_COPIES = 3
+"""Chunks, joined clip and its unfolded copy; the fast path writes into one clip."""
+BLEND_COPIES = 4
+"""Blended rows, joined clip, unfolded clip, clamped clip (``tile_merge`` of the engine)."""
+WIDEST_SHARE = 8
+"""The widest map of a decode is about an eighth of what lives beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VaeMemory:
+    """What the memory model needs to know of a VAE.
+
+    Attributes:
+        bits: of an activation.
+        spatial_ratio: pixels per latent row or column.
+        tile_px, tile_stride_px: edge and step of a tile in pixels.
+        decode_live: (latent frames, latent height, latent width) -> most bytes alive in a chunk of
+            one map, past frames included, the clip left out, at 16 bits.
+        encode_live: (frames, height, width) -> the same of an encode, without the pixels.
+        clip_copies: clips alive while an untiled decode joins its chunks.
+    """
+
+    bits: int
+    spatial_ratio: int
+    decode_live: Peak
+    encode_live: Peak
+    tile_px: int = 256
+    tile_stride_px: int = 192
+    clip_copies: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VaeLive:
+    """Bytes of one pass by configuration.
+
+    Attributes:
+        activations: live tensors on the rank that holds most.
+        collectives: padded tiles of all ranks (VAE patch parallelism).
+        slack: reserved by the allocator beyond the live tensors.
+    """
+
+    activations: Column
+    collectives: Column
+    slack: Column
+
+
+def vae_memory(model: ModelSpec, traits: Traits) -> VaeMemory:
+    """The facts of a catalogue model's VAE, from its layer list (``stages/vae_wan.py``)."""
+    from perfmodel.stages import vae_wan
+
+    spec, fast = model.vae, traits.vae_fast_path
+    return VaeMemory(
+        bits=spec.bits,
+        spatial_ratio=spec.spatial_ratio,
+        tile_px=spec.tile_px,
+        tile_stride_px=spec.tile_stride_px,
+        clip_copies=EAGER_CLIP_COPIES if fast == "off" else 1,
+        decode_live=lambda t, h, w: vae_wan.decode_peak_bytes(model, t, h, w, 16, fast),
+        encode_live=lambda f, h, w: vae_wan.encode_peak_bytes(model, f, h, w, 16),
+    )
+
+
+def tiled(vae: VaeMemory, shape: Shape, layouts: Layouts, mode: str) -> NDArray[np.bool_]:
+    """Configurations whose decode is cut into tiles; a map of one tile never is."""
+    larger = (np.asarray(shape.width) > vae.tile_px) | (np.asarray(shape.height) > vae.tile_px)
+    wanted = (layouts.vae_patch > 1) | (layouts.vae_tiling > 0) | (mode == "on")
+    return cast("NDArray[np.bool_]", np.broadcast_to(larger & wanted, (len(layouts),)))
+
+
+def decode(vae: VaeMemory, shape: Shape, layouts: Layouts, mode: str, terms: Terms) -> VaeLive:
+    """Live bytes of the decode phase on rank 0.
+
+    Untiled: the widest layer of one map, past frames and the clip, plus allocator slack.
+    Tiled: the tiles of this rank, the padded copies that are gathered from all ranks, then the
+    blended rows, the joined clip, its unfolded and its clamped copy, which all live at once.
+    Turning the clip into bytes on the device adds three fp32 copies after either; they are larger
+    than the maps before them, so that the allocator's cached blocks do not serve them.
+    """
+    scale, ones = vae.bits / 16, np.ones(len(layouts))
+    batch = np.asarray(shape.batch, np.float64)
+    pixels = batch * shape.frames * np.asarray(shape.height, np.float64) * shape.width * RGB
+    clip, floats = pixels * vae.bits / BITS_PER_BYTE, pixels * FLOAT_BYTES
+    to_bytes = 3 * floats if terms.uint8_on_device else 0.0 * floats
+    grid = (shape.latent_frames, shape.latent_height, shape.latent_width)
+    whole = batch * scale * np.asarray(vae.decode_live(*grid), np.float64)
+    untiled = np.maximum(np.maximum(whole + clip, vae.clip_copies * clip), clip + to_bytes)
+    fresh = np.where(floats > whole / WIDEST_SHARE, to_bytes, 0.0)
+    slack = np.maximum(
+        whole * (1 + terms.vae_slack_frac) + vae.clip_copies * clip + fresh - untiled, 0.0
+    )
+    tile = batch * scale * _tile_live(vae, shape)
+    all_tiles, own, gathered = _tiles(vae, shape, layouts, vae.bits / BITS_PER_BYTE)
+    cut = np.maximum(np.maximum(own + tile, all_tiles + BLEND_COPIES * clip), clip + to_bytes)
+    cut_slack = np.maximum(own + tile + BLEND_COPIES * clip + to_bytes - cut, 0.0)
+    is_cut = tiled(vae, shape, layouts, mode)
+    return VaeLive(
+        activations=np.where(is_cut, cut, untiled) * ones,
+        collectives=np.where(is_cut, gathered, 0.0),
+        slack=np.where(is_cut, cut_slack, slack) * ones,
+    )
+
+
+def _tile_live(vae: VaeMemory, shape: Shape) -> Column:
+    edge = vae.tile_px // vae.spatial_ratio
+    height = np.minimum(shape.latent_height, edge)
+    width = np.minimum(shape.latent_width, edge)
+    return np.asarray(vae.decode_live(shape.latent_frames, height, width), np.float64)
+
+
+def _tiles(
+    vae: VaeMemory, shape: Shape, layouts: Layouts, width_bytes: float
+) -> tuple[Column, Column, Column]:
+    """Bytes of decoded tiles: while blending on one rank, of this rank's share, of the gather.
+
+    With VAE patch parallelism a rank holds its tiles and their packed copy, padded to full tiles
+    and to the largest number on any rank; every rank receives the packed tiles of the world.
+    """
+    frame = np.asarray(shape.batch, np.float64) * shape.frames * RGB * width_bytes
+    rows, high = _covered(shape.height, vae)
+    columns, wide = _covered(shape.width, vae)
+    tiles = frame * high * wide
+    padded = frame * np.minimum(shape.height, vae.tile_px) * np.minimum(shape.width, vae.tile_px)
+    ranks = np.minimum(layouts.vae_patch, layouts.world_size)
+    most = ceil_div(rows * columns, ranks) * padded
+    split = ranks > 1
+    return (
+        np.where(split, 0.0, tiles),
+        np.where(split, 2.0 * most, tiles),
+        np.where(split, layouts.world_size * most, 0.0),
+    )
+
+
+def _covered(extent: Ints, vae: VaeMemory) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Tiles along one side, and the sum of their sizes (the last ones are cut off)."""
+    size = np.asarray(extent, np.int64)
+    count = np.asarray(ceil_div(size, vae.tile_stride_px), np.int64)
+    starts = np.arange(int(np.max(count))) * vae.tile_stride_px
+    sizes = np.clip(size[..., None] - starts, 0, vae.tile_px)
+    return count, np.asarray(sizes.sum(axis=-1), np.int64)
+
+
+def encode(vae: VaeMemory, shape: Shape, layouts: Layouts, mode: str, terms: Terms) -> VaeLive:
+    """Live bytes of the encode phase: the input clip and one map (or tile); 0 without an image."""
+    width = vae.bits / BITS_PER_BYTE
+    frames = np.asarray(shape.condition_frames, np.float64)
+    clip = np.asarray(shape.batch) * frames * np.asarray(shape.height) * shape.width * RGB * width
+    some = np.where(frames > 0, 1.0, 0.0) * (vae.bits / 16)
+    whole = some * np.asarray(
+        vae.encode_live(shape.condition_frames, shape.height, shape.width), np.float64
+    )
+    height, wide = np.minimum(shape.height, vae.tile_px), np.minimum(shape.width, vae.tile_px)
+    tile = some * np.asarray(vae.encode_live(shape.condition_frames, height, wide), np.float64)
+    cut = tiled(vae, shape, layouts, mode)
+    ones = np.ones(len(layouts))
+    return VaeLive(
+        activations=np.where(cut, tile + 2 * clip, whole + 2 * clip) * ones,
+        collectives=0.0 * ones,
+        slack=np.where(cut, 0.0, whole * terms.vae_slack_frac) * ones,
+    )
+
+
+def with_bits(vae: VaeMemory, bits: int) -> VaeMemory:
+    """The same VAE loaded at another width."""
+    return replace(vae, bits=bits) if bits else vae
