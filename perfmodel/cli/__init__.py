@@ -1,0 +1,20 @@
+"""The command line: parse, one library call, render.  A file a command, loaded when it is used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+PROGRAM = "perfmodel"
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and exit with its code.
+
+    Only perfmodel's own errors become lines; a bug shows its traceback and exits with 1.
+    """
+    from perfmodel.cli.app import run
+
+    code = run(list(sys.argv[1:] if argv is None else argv))
+    sys.exit(code)

@@ -1,0 +1,160 @@
+"""``perfmodel compare``: the same question with one or more flags varied."""
+
+from __future__ import annotations
+
+import time
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from perfmodel.cli.command import flag_command
+from perfmodel.cli.flags import BY_KEY, COMMANDS, OUTPUT, PARALLEL, SEARCH, VARY, WORK
+from perfmodel.cli.given import Given, Value
+from perfmodel.errors import BadInput, MissingData, Problem, Refused
+
+if TYPE_CHECKING:
+    from perfmodel.report.answer import Document
+
+MOST_CASES = 256
+CASES = (*WORK, *SEARCH, *PARALLEL)
+
+
+def _kind() -> type[Document]:
+    from perfmodel.report.answer import CompareAnswer
+
+    return CompareAnswer
+
+
+@flag_command(*CASES, *VARY, *COMMANDS, *OUTPUT, kind=_kind)
+def command(given: Given) -> int:
+    """The same question side by side: other GPUs, models, lengths, dtypes, configurations.
+
+    Example: perfmodel compare --frames 189 --vary gpus=4xB300,8xH200
+    """
+    started = time.perf_counter()
+    from perfmodel.cli.output import emit, read_target
+    from perfmodel.cli.values import Collector
+
+    collect = Collector()
+    target = collect(lambda: read_target(given, commands=0))
+    varied = collect(lambda: read_vary(given))
+    collect.finish()
+    assert target is not None
+    assert varied is not None
+    answered = [(case, _answer(given, case)) for case in cases(varied)]
+    from perfmodel import api
+
+    answer = api.compare(answered)
+    return emit(answer, target, time.perf_counter() - started)
+
+
+def read_vary(given: Given) -> dict[str, tuple[str, ...]]:
+    """Flag keys and the values to try, in the order given.
+
+    Raises:
+        BadInput: nothing varied, unknown flags, or no values; all problems.
+    """
+    problems: list[Problem] = []
+    varied: dict[str, tuple[str, ...]] = {}
+    for text in given.many("vary"):
+        name, _, values = text.partition("=")
+        key = name.strip().removeprefix("--").replace("-", "_")
+        parts = tuple(filter(None, (part.strip() for part in _split(key, values))))
+        if key not in {flag.key for flag in CASES}:
+            problems.append(_unknown(name.strip()))
+        elif not parts:
+            problems.append(
+                Problem(
+                    "vary",
+                    f'--vary "{text}" names no values; try --vary {BY_KEY[key].name}=V1,V2',
+                    field="--vary",
+                    value=text,
+                )
+            )
+        else:
+            varied[key] = (*varied.get(key, ()), *parts)
+    if not varied and not problems:
+        problems.append(
+            Problem(
+                "vary",
+                "nothing is varied; try --vary gpus=4xB300,8xH200 or --vary dtype=bf16,fp8",
+                field="--vary",
+            )
+        )
+    if problems:
+        raise BadInput(*problems)
+    return varied
+
+
+def _split(key: str, values: str) -> list[str]:
+    # commas belong to a --parallel value, so its alternatives are parted by semicolons or are ids
+    if key == "parallel" and "=" in values:
+        return values.split(";")
+    return values.split(",")
+
+
+def _unknown(name: str) -> Problem:
+    from difflib import get_close_matches
+
+    names = [flag.name for flag in CASES]
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f'did you mean "{near[0]}"?' if near else "any flag of recommend can vary"
+    return Problem(
+        "vary",
+        f'"{name}" in --vary is no flag; {hint}',
+        field="--vary",
+        value=name,
+        suggestions=tuple(near),
+    )
+
+
+def cases(varied: dict[str, tuple[str, ...]]) -> list[dict[str, str]]:
+    """Every combination of the varied values; the last flag varies fastest.
+
+    Raises:
+        BadInput: too many.
+    """
+    combined = [dict(zip(varied, values, strict=True)) for values in product(*varied.values())]
+    if len(combined) > MOST_CASES:
+        raise BadInput(
+            Problem(
+                "vary",
+                f"--vary gives {len(combined):,} cases; at most {MOST_CASES} are compared",
+                field="--vary",
+                value=str(len(combined)),
+            )
+        )
+    return combined
+
+
+def _answer(given: Given, case: dict[str, str]) -> Document:
+    """One case; a configuration that is illegal there keeps its row, bad input stops all."""
+    from perfmodel.report.answer import refusal
+
+    changes: dict[str, Value] = {
+        key: text.lower() in ("on", "true", "yes") if BY_KEY[key].kind == "switch" else text
+        for key, text in case.items()
+        if BY_KEY[key].kind != "list"
+    }
+    lists: dict[str, Value] = {
+        key: (*given.many(key), text) for key, text in case.items() if BY_KEY[key].kind == "list"
+    }
+    try:
+        return _one({**changes, **lists}, given)
+    except (Refused, MissingData) as error:
+        return refusal(error)
+
+
+def _one(changes: dict[str, Value], given: Given) -> Document:
+    from perfmodel import api
+    from perfmodel.cli.inputs import read_inputs
+    from perfmodel.cli.predict import read_extra
+
+    this = given.with_values(changes)
+    inputs = read_inputs(this)
+    settings: dict[str, Any] = dict(inputs.settings)
+    if this.text("parallel") or this.launch:
+        for key in ("objective", "max_latency_ms", "top", "allow_lossy", "use_all_gpus"):
+            settings.pop(key, None)
+        settings.update(read_extra(this))
+        return api.predict(inputs.workload, inputs.system, options=inputs.options, **settings)
+    return api.recommend(inputs.workload, inputs.system, options=inputs.options, **settings)

@@ -1,0 +1,193 @@
+"""The table of flags: one line a flag, the same name means the same thing in every command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["text", "switch", "list"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag.
+
+    Attributes:
+        name: without the dashes, e.g. ``gpu-memory`` (also the key in ``--config`` files).
+        help: one line; says the unit and the default.
+        kind: text (takes a value), switch, or list (text that may be repeated).
+        metavar: what the value looks like.
+        default: what holds when the flag is not given; "" where the model or machine decides.
+        example: a value to propose in a refusal.
+        complete: name of a completion in `complete`; "" for none.
+    """
+
+    name: str
+    help: str
+    kind: Kind = "text"
+    metavar: str = ""
+    default: str = ""
+    example: str = ""
+    complete: str = ""
+
+    @property
+    def key(self) -> str:
+        """Python name: ``gpu_memory``."""
+        return self.name.replace("-", "_")
+
+
+MACHINE = (
+    Flag(
+        "gpus",
+        "devices: 4xB300, 2x8xH100 (nodes x GPUs), h100:8, or here",
+        metavar="NxNAME",
+        example="4xB300",
+        complete="gpus",
+    ),
+    Flag(
+        "system", "a described machine (YAML; perfmodel hardware detect writes one)", metavar="FILE"
+    ),
+    Flag(
+        "gpu-memory",
+        "memory of each device in GiB, for modified cards",
+        metavar="GiB",
+        example="24",
+    ),
+    Flag("gpu-reserve", "GiB of each device that others hold", metavar="GiB", example="2"),
+    Flag(
+        "host-ram", "host RAM of a node in GiB; unknown unless given", metavar="GiB", example="512"
+    ),
+    Flag("no-p2p", "device pairs copy through host memory", "switch"),
+    Flag(
+        "sockets", "CPUs that the PCIe devices of a node are spread over", metavar="N", example="2"
+    ),
+)
+REQUEST = (
+    Flag(
+        "model",
+        "name, Hugging Face id, YAML file or diffusers folder",
+        metavar="NAME",
+        default="cosmos3-nano",
+        complete="models",
+    ),
+    Flag("task", "t2v, i2v, t2i, v2v, ...; default: the model's own", metavar="TASK"),
+    Flag("size", "width x height in pixels", metavar="WxH", example="1280x720"),
+    Flag("frames", "frames of the output; 1 is an image", metavar="N", example="189"),
+    Flag("seconds", "length of the output, instead of --frames", metavar="S", example="5"),
+    Flag("fps", "frames per second of the output", metavar="N", example="24"),
+    Flag("steps", "denoise steps", metavar="N", example="35"),
+    Flag("guidance", "guidance scale; 1 runs one branch", metavar="X", example="6"),
+    Flag("input-images", "images that condition the request", metavar="N", example="1"),
+    Flag("sound", "generate sound as well", "switch"),
+    Flag("text-tokens", "prompt length in tokens (512)", metavar="N", example="512"),
+    Flag("batch", "outputs of one request", metavar="N", default="1", example="1"),
+    Flag("concurrency", "requests in flight", metavar="N", default="1", example="1"),
+)
+ENGINE = (
+    Flag(
+        "engine",
+        "NAME, NAME@VERSION or NAME@DATE",
+        metavar="NAME[@V]",
+        default="vllm-omni",
+        complete="engines",
+    ),
+    Flag(
+        "option",
+        "KEY=VALUE, fixed for all candidates; may be repeated",
+        "list",
+        metavar="KEY=VALUE",
+        example="dtype=bf16",
+        complete="options",
+    ),
+    Flag("dtype", "same as --option dtype=...", metavar="DTYPE", example="bf16"),
+    Flag("attention", "same as --option attention_backend=...", metavar="BACKEND"),
+    Flag("eager", "no compilation: --option compile=off", "switch"),
+    Flag(
+        "cache",
+        "none, or skip=0.3 for a step cache that skips 30 %",
+        metavar="none|skip=X",
+        example="skip=0.3",
+    ),
+    Flag("guardrails", "count the safety checks: --option guardrails=on", "switch"),
+    Flag("offload", "none, auto, text-encoder, model or layerwise", metavar="WHAT"),
+    Flag("vae-tiling", "auto, on or off", metavar="WHEN"),
+    Flag("vae-mode", "tile, spatial_shard_height or spatial_shard_width", metavar="MODE"),
+    Flag("fit", "a calibration of your own", metavar="FILE"),
+    Flag("strict", "refuse priors and extrapolation (exit code 4)", "switch"),
+)
+SEARCH = (
+    Flag(
+        "objective",
+        "latency, throughput, memory or cost (GPU-seconds)",
+        metavar="WHAT",
+        default="latency",
+    ),
+    Flag(
+        "max-latency",
+        "refuse with exit code 5 when no request is this fast",
+        metavar="MS",
+        example="60000",
+    ),
+    Flag("price", "per GPU-hour; adds a price per request", metavar="X", example="4"),
+    Flag("any-gpus", "fewer GPUs are considered too (the default)", "switch"),
+    Flag("use-all-gpus", "only configurations of all GPUs", "switch"),
+    Flag("allow-lossy", "rank what changes the output with the rest, marked", "switch"),
+    Flag("top", "how many configurations to show", metavar="N", default="5", example="10"),
+)
+PARALLEL = (
+    Flag(
+        "parallel",
+        "cfg=2,ulysses=2 or an id; or a launch command after --",
+        metavar="KEYS",
+        default="single",
+        example="cfg=2,ulysses=2",
+        complete="parallel",
+    ),
+)
+BESIDE = (
+    Flag(
+        "measured",
+        "response headers, a log, or denoise=25900,... in ms",
+        metavar="X",
+        example="denoise=25900",
+    ),
+    Flag(
+        "set",
+        "STAGE=MS, replaces one stage; may be repeated",
+        "list",
+        metavar="STAGE=MS",
+        example="mp4=3850",
+    ),
+    Flag("operators", "how many operators to show", metavar="N", default="10", example="20"),
+)
+VARY = (
+    Flag(
+        "vary",
+        "KEY=V1,V2 for any flag; may be repeated",
+        "list",
+        metavar="KEY=V1,V2",
+        example="gpus=4xB300,8xH200",
+    ),
+)
+REJECTED = (Flag("rejected", "list every rule that rejected combinations", "switch"),)
+COMMANDS = (
+    Flag(
+        "commands",
+        "how many configurations get their commands, or a folder to write them to",
+        metavar="N|DIR",
+        example="3",
+    ),
+)
+OUTPUT = (
+    Flag("format", "table, json, csv or md", metavar="FORMAT", default="table"),
+    Flag("json", "same as --format json", "switch"),
+    Flag("out", "write to a file; .json, .csv and .md choose the format", metavar="FILE"),
+    Flag("color", "auto, always or never", metavar="WHEN", default="auto"),
+    Flag("config", "YAML with the flags' names; flags win", metavar="FILE"),
+    Flag("dump-config", "print such a YAML and stop", "switch"),
+)
+WORK = (*MACHINE, *REQUEST, *ENGINE)
+"""What describes the question; shared by every command that predicts."""
+
+ALL = (*WORK, *SEARCH, *PARALLEL, *BESIDE, *VARY, *REJECTED, *COMMANDS, *OUTPUT)
+BY_KEY = {flag.key: flag for flag in ALL}

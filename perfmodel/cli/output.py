@@ -1,0 +1,243 @@
+"""stdout is the answer, stderr everything else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfmodel.cli.given import Given
+from perfmodel.cli.values import Collector, choice, refuse, whole
+from perfmodel.errors import BadInput, PerfmodelError, Problem
+
+if TYPE_CHECKING:
+    from perfmodel.report.answer import Document, Prediction, ProblemInfo
+    from perfmodel.report.render import Format
+
+DEFAULT_COLUMNS = 100
+SUFFIXES: dict[str, Format] = {".json": "json", ".csv": "csv", ".md": "md"}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the answer goes and how it looks.
+
+    `commands` configurations show their commands; `folder`, if given, gets them as files.
+    """
+
+    form: Format = "table"
+    path: Path | None = None
+    color: bool = False
+    ascii_only: bool = False
+    width: int = DEFAULT_COLUMNS
+    rejected: bool = False
+    commands: int = 1
+    folder: Path | None = None
+    operators: int = 10
+
+
+def read_target(given: Given, commands: int = 1) -> Target:
+    """The output flags, the terminal and the environment.
+
+    Raises:
+        BadInput: every output flag that cannot be read.
+    """
+    collect = Collector()
+    form = collect(lambda: _format(given))
+    color = collect(lambda: choice("color", given.text("color") or "auto", COLORS))
+    operators = collect(lambda: whole(given, "operators", 0, 10_000))
+    shown = collect(lambda: _commands(given, commands))
+    path = given.text("out")
+    collect.finish()
+    count, folder = shown or (commands, None)
+    terminal = sys.stdout.isatty() and path is None
+    return Target(
+        form=form or "table",
+        path=Path(path) if path else None,
+        color=color == "always" or (color == "auto" and terminal and not no_color()),
+        ascii_only=path is None and not _is_utf8(sys.stdout.encoding),
+        width=shutil.get_terminal_size().columns if terminal else DEFAULT_COLUMNS,
+        rejected=given.on("rejected"),
+        commands=count,
+        folder=folder,
+        operators=10 if operators is None else operators,
+    )
+
+
+COLORS = ("auto", "always", "never")
+
+
+def no_color() -> bool:
+    """Whether the environment asks for no colour."""
+    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+
+
+def _is_utf8(encoding: str | None) -> bool:
+    return (encoding or "").lower().replace("-", "").replace("_", "") in ("utf8", "cp65001")
+
+
+def _format(given: Given) -> Format:
+    from perfmodel.report.render import FORMATS
+
+    text, out = given.text("format"), given.text("out")
+    if given.on("json"):
+        if text and text != "json":
+            raise refuse("format", text, "and --json exclude each other; give one", try_="json")
+        return "json"
+    if text:
+        wanted = choice("format", text, FORMATS)
+        return next(form for form in FORMATS if form == wanted)
+    return SUFFIXES.get(Path(out).suffix.lower(), "table") if out else "table"
+
+
+def _commands(given: Given, default: int) -> tuple[int, Path | None]:
+    text = given.text("commands")
+    if text is None:
+        return default, None
+    last = text.strip().removeprefix("1-")
+    if last.lstrip("+-").isdecimal():
+        count = whole(given.with_values({"commands": last}), "commands", 0, 1000)
+        return count or 0, None
+    return default, Path(text)
+
+
+def emit(document: Document, target: Target, seconds: float | None = None) -> int:
+    """Show an answer, its warnings and problems.
+
+    Returns:
+        The exit code that belongs to the answer.
+
+    Raises:
+        BadInput: the file or folder to write to cannot be written.
+    """
+    from perfmodel.report.render import Look, render
+
+    warn([*document.problems, *document.warnings])
+    # the screen shows a refusal as its lines only
+    if target.form in ("json", "csv") or document.status in ("ok", "does_not_fit"):
+        look = Look(
+            width=target.width,
+            color=target.color,
+            ascii_only=target.ascii_only,
+            rejected=target.rejected,
+            commands=target.commands,
+            operators=target.operators,
+            seconds=seconds,
+        )
+        put(render(document, target.form, look), target.path)
+    if target.folder:
+        _write_commands(document, target.folder)
+    return document.exit_code
+
+
+def put(text: str, path: Path | None = None) -> None:
+    """Text to a file, or to stdout; a closed pipe is quiet.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+    if path is not None:
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise BadInput(
+                Problem(
+                    "out",
+                    f"--out {path} cannot be written: {error.strerror}",
+                    field="--out",
+                    value=str(path),
+                )
+            ) from None
+        say(f"wrote {path}")
+        return
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except UnicodeEncodeError:
+        sys.stdout.write(text.encode("ascii", "replace").decode("ascii"))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        quiet_pipe()
+
+
+def quiet_pipe() -> None:
+    """The reader of stdout has gone: send the rest nowhere, also what Python flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def say(line: str) -> None:
+    """One physical line on stderr."""
+    text = " ".join(line.split())
+    try:
+        print(text, file=sys.stderr)
+    except UnicodeEncodeError:
+        print(text.encode("ascii", "replace").decode("ascii"), file=sys.stderr)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def warn(problems: Iterable[Problem | ProblemInfo]) -> None:
+    """Each problem as one line on stderr, errors first, each line once."""
+    lines = dict.fromkeys(
+        problem.line() for problem in sorted(problems, key=lambda p: p.severity != "error")
+    )
+    for line in lines:
+        say(line)
+
+
+def emit_refusal(error: PerfmodelError, as_json: bool, kind: type[Document] | None = None) -> int:
+    """Lines on stderr; with ``--json`` the same as a document on stdout.
+
+    Returns:
+        The error's exit code.
+    """
+    warn(error.problems)
+    if as_json:
+        from perfmodel.report.answer import Answer, refusal
+
+        put(refusal(error, kind or Answer).model_dump_json() + "\n")
+    return error.exit_code
+
+
+def _write_commands(document: Document, folder: Path) -> None:
+    try:
+        for prediction in _predictions(document):
+            _write_scripts(prediction, folder)
+    except OSError as error:
+        raise BadInput(
+            Problem(
+                "commands",
+                f"--commands {folder} cannot be written: {error.strerror}",
+                field="--commands",
+                value=str(folder),
+            )
+        ) from None
+
+
+def _predictions(document: Document) -> tuple[Prediction, ...]:
+    from perfmodel.report.answer import Answer, PredictAnswer
+
+    if isinstance(document, Answer):
+        return document.recommendations
+    if isinstance(document, PredictAnswer) and document.prediction:
+        return (document.prediction,)
+    return ()
+
+
+def _write_scripts(prediction: Prediction, folder: Path) -> None:
+    commands = prediction.commands
+    if commands is None:
+        return
+    name = f"{prediction.rank or 1}_{prediction.config_id}"
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    for stem in ("serve", "request", "benchmark"):
+        text: str | None = getattr(commands, stem)
+        if text:
+            path = folder / name / f"{stem}.sh"
+            path.write_text(f"#!/usr/bin/env bash\nset -euo pipefail\n{text}\n", encoding="utf-8")
+            path.chmod(0o755)
+    say(f"wrote {folder / name}: serve.sh, request.sh, benchmark.sh")

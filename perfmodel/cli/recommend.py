@@ -1,0 +1,56 @@
+"""``perfmodel recommend``: rank parallel configurations for a request on a machine."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from perfmodel.cli.command import flag_command
+from perfmodel.cli.flags import COMMANDS, OUTPUT, REJECTED, SEARCH, WORK
+from perfmodel.cli.given import Given
+
+if TYPE_CHECKING:
+    from perfmodel.report.answer import Answer
+
+LIMIT_MISSED = 5
+
+
+@flag_command(*WORK, *SEARCH, *REJECTED, *COMMANDS, *OUTPUT)
+def command(given: Given) -> int:
+    """Which parallel configuration to use, and how sure that is.
+
+    Example: perfmodel recommend --gpus 4xB300 --frames 189
+    """
+    started = time.perf_counter()
+    from perfmodel.cli.inputs import read_inputs
+    from perfmodel.cli.output import emit, read_target
+    from perfmodel.cli.values import Collector
+
+    collect = Collector()
+    target = collect(lambda: read_target(given))
+    inputs = collect(lambda: read_inputs(given))
+    collect.finish()
+    assert target is not None
+    assert inputs is not None
+    from perfmodel import api
+
+    answer = api.recommend(
+        inputs.workload, inputs.system, options=inputs.options, **inputs.settings
+    )
+    code = emit(answer, target, time.perf_counter() - started)
+    return _limit(answer, inputs.settings.get("max_latency_ms")) if code == 0 else code
+
+
+def _limit(answer: Answer, limit_ms: float | None) -> int:
+    from perfmodel.cli.output import say
+    from perfmodel.report.words import milliseconds
+
+    best = answer.recommendations[0].latency_ms if answer.recommendations else None
+    if limit_ms is None or (best is not None and best <= limit_ms):
+        return 0
+    say(
+        f"error[max-latency]: the fastest configuration takes {milliseconds(best)} ms, over "
+        f"--max-latency {milliseconds(limit_ms)}; more GPUs, fewer --steps or a smaller --size "
+        "are faster"
+    )
+    return LIMIT_MISSED
