@@ -216,7 +216,8 @@ class Chunk:
         frames = shape.frames + CACHED_FRAMES
         padded = shape.padded(frames)
         self.convolve(shape, out, (3, 3, 3), read=padded, folds_bias=folds_bias)
-        assembled = 2 * padded if self.eager else padded
+        # The first chunk has no past frames to join: its input is only padded.
+        assembled = 2 * padded if self.eager and self.phase == "later" else padded
         converted = padded + out.size if self.converts else 0.0
         self.alive((kept + shape.size + assembled + out.size + converted) * BF16_BYTES)
 
@@ -224,7 +225,8 @@ class Chunk:
         """Assemble the input of a causal convolution and keep its last two frames."""
         frames = shape.frames + CACHED_FRAMES
         target = shape.padded(frames) if pad else shape.frame * frames
-        self.cache_bytes = self.cache_bytes + CACHED_FRAMES * shape.frame * BF16_BYTES
+        kept = 1 if self.phase == "first" else CACHED_FRAMES
+        self.cache_bytes = self.cache_bytes + kept * shape.frame * BF16_BYTES
         more = " padded" if pad else ""
         if not self.eager:
             past = 0 if self.phase == "first" else CACHED_FRAMES
