@@ -122,7 +122,7 @@ class AttentionCase(Case):
 
 @dataclass(frozen=True, slots=True)
 class ConvCase(Case):
-    """Convolution; ``kernel_t`` 1 runs as a 2-D convolution over ``batch*out_t`` images.
+    """Convolution; ``kt`` 1 runs as a 2-D convolution over ``batch*out_t`` images.
 
     A 3-D one reads an input padded in advance (as causal video VAEs do); `kernel` ends in
     ``.channels_last`` where the tensors have that memory format.
@@ -135,9 +135,9 @@ class ConvCase(Case):
     kernel: str
     in_channels: int
     out_channels: int
-    kernel_t: int
-    kernel_h: int
-    kernel_w: int
+    kt: int
+    kh: int
+    kw: int
     stride_t: int
     stride_h: int
     stride_w: int
@@ -155,15 +155,15 @@ class ConvCase(Case):
     def in_shape(self) -> tuple[int, int, int]:
         """Frames, rows and columns of the padded input."""
         return (
-            (self.out_t - 1) * self.stride_t + self.kernel_t,
-            (self.out_h - 1) * self.stride_h + self.kernel_h,
-            (self.out_w - 1) * self.stride_w + self.kernel_w,
+            (self.out_t - 1) * self.stride_t + self.kt,
+            (self.out_h - 1) * self.stride_h + self.kh,
+            (self.out_w - 1) * self.stride_w + self.kw,
         )
 
     @property
     def flops(self) -> float:
         """``2*voxels*out_channels*in_channels*kt*kh*kw``."""
-        taps = self.kernel_t * self.kernel_h * self.kernel_w
+        taps = self.kt * self.kh * self.kw
         return 2.0 * self.out_voxels * self.out_channels * self.in_channels * taps
 
     @property
@@ -179,9 +179,9 @@ class ConvCase(Case):
 class PointwiseCase(Case):
     """A memory-bound operator on ``[rows, width]``.
 
-    `bytes_moved` is the traffic (reads plus writes) of the kernels that really run: one pass where
-    the operator is one kernel or compiled, the sum over the unfused kernels where it is not;
-    `launches` is how many run.
+    `kernel` is ``eager.<what>`` or ``compile.<what>``.  `bytes_moved` is the traffic (reads plus
+    writes) of the kernels that really run: one pass where the operator is one kernel or compiled,
+    the sum over the unfused kernels where it is not; `launches` is how many run.
     """
 
     op: ClassVar[str] = "pointwise"
@@ -244,11 +244,11 @@ class CollectiveCase(Case):
 class NodesCollectiveCase(CollectiveCase):
     """A collective whose group spans `nodes` nodes with `ranks_per_node` ranks on each.
 
-    It has a file of its own, so that a reader of ``collective.csv`` never mixes in the network.
+    It has a folder of its own, so that a reader of ``collective.csv`` never mixes in the network.
     """
 
     op: ClassVar[str] = "collective"
-    file: ClassVar[str] = "collective_nodes.csv"
+    file: ClassVar[str] = "network/collective.csv"
 
     nodes: int
     ranks_per_node: int
@@ -256,26 +256,28 @@ class NodesCollectiveCase(CollectiveCase):
 
 @dataclass(frozen=True, slots=True)
 class HostCase(Case):
-    """Host time per launch of a chain of `launches` tiny kernels: eager, compiled or graph."""
+    """Host time per launch of `launches` tiny kernels; `mode` is eager, compiled or graph."""
 
     op: ClassVar[str] = "host"
     file: ClassVar[str] = "host.csv"
 
-    kernel: str
+    mode: str
     what: str
     launches: int
 
 
 @dataclass(frozen=True, slots=True)
 class TransferCase(Case):
-    """A copy between host and device (``h2d``, ``d2h``) or within host memory (``h2h``)."""
+    """A copy between host and device (``h2d``, ``d2h``) or within host memory (``h2h``).
+
+    `kernel` says what the host memory is: ``pinned`` or ``pageable``.
+    """
 
     op: ClassVar[str] = "transfer"
     file: ClassVar[str] = "transfer.csv"
 
     kernel: str
     direction: str
-    memory: str
     bytes_moved: int
 
     @property

@@ -56,14 +56,14 @@ _COMPOSITE = tuple(name for name, (_, launches, _) in POINTWISE.items() if launc
 
 
 def pointwise_case(
-    what: str, rows: int, width: int, dtype: str = "bf16", kernel: str = "torch.eager"
+    what: str, rows: int, width: int, dtype: str = "bf16", mode: str = "eager"
 ) -> PointwiseCase:
-    """A pointwise case with the traffic and launches of its kernel, eager or ``torch.compile``."""
+    """A pointwise case with the traffic and launches of its kernel, ``eager`` or ``compile``."""
     passes, launches, fused = POINTWISE[what]
-    if kernel == "torch.compile":
+    if mode == "compile":
         passes, launches = fused, 1
     moved = round(passes * rows * width * dtype_bytes(dtype))
-    return PointwiseCase(dtype, kernel, what, rows, width, moved, launches)
+    return PointwiseCase(dtype, f"{mode}.{what}", what, rows, width, moved, launches)
 
 
 def _gemms(
@@ -194,7 +194,7 @@ def pointwise_cases(preset: Preset, scale: Scale) -> list[Case]:
 def compiled_pointwise(cases: Iterable[Case]) -> list[Case]:
     """The compiled form of the operators that eager torch runs as several kernels."""
     return [
-        pointwise_case(case.what, case.rows, case.width, case.dtype, "torch.compile")
+        pointwise_case(case.what, case.rows, case.width, case.dtype, "compile")
         for case in cases
         if isinstance(case, PointwiseCase) and case.what in _COMPOSITE
     ]
@@ -206,7 +206,7 @@ def quantize_cases(preset: Preset, scale: Scale) -> list[Case]:
     rows += [] if preset == "quick" else [2 * max(rows)]
     widths = (512, 2048) if scale == "cpu" else (4096, 12288)
     return [
-        QuantizeCase(what, "torch.eager", "fp8", m, k)
+        QuantizeCase(what, "eager", "fp8", m, k)
         for what, m, k in product(("compute_scale", "scale_matrix"), rows, widths)
     ]
 
@@ -235,7 +235,7 @@ def host_cases(preset: Preset, scale: Scale) -> list[Case]:
     """Launch cost of a chain of tiny kernels, issued eagerly, compiled or as a captured graph."""
     del preset, scale
     whats = ("pointwise", "linear", "block")
-    return [HostCase(kernel, w, 100) for kernel in ("eager", "compiled", "graph") for w in whats]
+    return [HostCase(mode, w, 100) for mode in ("eager", "compiled", "graph") for w in whats]
 
 
 def transfer_cases(preset: Preset, scale: Scale) -> list[Case]:
@@ -245,8 +245,7 @@ def transfer_cases(preset: Preset, scale: Scale) -> list[Case]:
         sizes += [256 * MIB] if preset == "quick" else [4 * MIB, 256 * MIB, 522_547_200, 1024 * MIB]
     grid = [*product(("h2d", "d2h"), ("pinned", "pageable")), ("h2h", "pageable")]
     return [
-        TransferCase("torch.copy_", direction, memory, size)
-        for (direction, memory), size in product(grid, sizes)
+        TransferCase(memory, direction, size) for (direction, memory), size in product(grid, sizes)
     ]
 
 

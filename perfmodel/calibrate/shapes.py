@@ -97,7 +97,7 @@ def _(op: Transfer) -> list[Case]:
     direction = op.direction if op.direction in ("h2d", "d2h") else "h2h"
     kinds = ("pinned", "pageable") if direction != "h2h" else ("pageable",)
     sizes = [int(size) for (size,) in _columns(op, op.bytes_moved) if size >= 1]
-    return [TransferCase("torch.copy_", direction, kind, n) for kind, n in product(kinds, sizes)]
+    return [TransferCase(kind, direction, n) for kind, n in product(kinds, sizes)]
 
 
 @_cases.register

@@ -75,9 +75,9 @@ def _issue(
     dtype = torch.float32 if device.is_cpu else torch.bfloat16
     x = device.random(_SIZE, _SIZE, dtype=dtype)
     weight = device.random(_SIZE, _SIZE, dtype=dtype) / _SIZE
-    if case.kernel == "eager":
+    if case.mode == "eager":
         return lambda: chain(x, weight, case.launches)
-    if case.kernel == "compiled":
+    if case.mode == "compiled":
         torch._dynamo.reset()
         compiled = torch.compile(chain, dynamic=False)
         return lambda: compiled(x, weight, case.launches)

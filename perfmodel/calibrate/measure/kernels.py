@@ -66,7 +66,7 @@ def _(case: AttentionCase, device: Device) -> list[Case]:
 def _(case: ConvCase, device: Device) -> list[Case]:
     if case.kernel:
         return [case]
-    base = "torch.conv2d" if case.kernel_t == 1 else "torch.conv3d"
+    base = "torch.conv2d" if case.kt == 1 else "torch.conv3d"
     formats = ("",) if device.kind == "npu" else ("", ".channels_last")
     return [replace(case, kernel=base + suffix) for suffix in formats]
 
@@ -153,13 +153,13 @@ def _(case: ConvCase, device: Device) -> list[Call]:
 
 
 def _conv(case: ConvCase, device: Device, dtype: torch.dtype) -> Call:
-    """One convolution with a bias; a 2-D one over ``batch*out_t`` images where kernel_t is 1."""
+    """One convolution with a bias; a 2-D one over ``batch*out_t`` images where kt is 1."""
     frames, rows, cols = case.in_shape
-    taps = (case.kernel_t, case.kernel_h, case.kernel_w)
+    taps = (case.kt, case.kh, case.kw)
     strides = (case.stride_t, case.stride_h, case.stride_w)
     last = case.kernel.endswith(".channels_last")
     bias = device.random(case.out_channels, dtype=dtype)
-    if case.kernel_t == 1:
+    if case.kt == 1:
         if case.stride_t != 1:
             raise Unsupported("a temporal stride needs a temporal kernel")
         images = (case.batch * case.out_t, case.in_channels, rows, cols)

@@ -115,7 +115,7 @@ def build(case: PointwiseCase, device: Device) -> list[Call]:
     if case.what not in OPERATORS:
         raise NotImplementedError(f"no pointwise operator {case.what}")
     run = OPERATORS[case.what]
-    if case.kernel == "torch.compile":
+    if case.kernel.startswith("compile."):
         torch._dynamo.reset()
         run = torch.compile(run, dynamic=False)
     dtype = device.dtype(case.dtype)

@@ -162,6 +162,6 @@ def compiled_forms(cases: Iterable[Case]) -> list[Case]:
     return [
         case
         for case in cases
-        if (isinstance(case, HostCase) and case.kernel == "compiled")
-        or (isinstance(case, PointwiseCase) and case.kernel == "torch.compile")
+        if (isinstance(case, HostCase) and case.mode == "compiled")
+        or (isinstance(case, PointwiseCase) and case.kernel.startswith("compile."))
     ]

@@ -62,7 +62,6 @@ class RecordStore:
         """
         self.folder = folder
         self.context = context
-        folder.mkdir(parents=True, exist_ok=True)
         self._done: set[tuple[str, ...]] = set()
         for case in _ALL_CASES:
             self._load(case, resume)
@@ -100,6 +99,7 @@ class RecordStore:
 
     def _write(self, file: str, columns: Sequence[str], values: Iterable[str]) -> None:
         path = self.folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
         buffer = StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         if not path.exists() or path.stat().st_size == 0:

@@ -31,7 +31,7 @@ def measure(case: TransferCase, device: Device, budget_s: float) -> Timing:
 
     def sample_s() -> float:
         index = next(turn) % _BUFFERS
-        copy = partial(target[index].copy_, source[index], non_blocking=case.memory == "pinned")
+        copy = partial(target[index].copy_, source[index], non_blocking=case.kernel == "pinned")
         device.synchronize()
         start_s = time.perf_counter()
         copy()
@@ -46,7 +46,7 @@ def measure(case: TransferCase, device: Device, budget_s: float) -> Timing:
 def _host_bytes(case: TransferCase) -> torch.Tensor:
     """Random bytes in host memory, every page touched."""
     data = torch.randint(0, 256, (case.bytes_moved,), dtype=torch.uint8)
-    return data.pin_memory() if case.memory == "pinned" else data
+    return data.pin_memory() if case.kernel == "pinned" else data
 
 
 def _far_bytes(case: TransferCase, device: Device, on_host: bool) -> torch.Tensor:
