@@ -155,7 +155,7 @@ def run(argv: Sequence[str]) -> int:
     except Exception as error:
         if not _is_usage_error(error):
             raise
-        return emit_refusal(BadInput(_usage(error)), as_json)
+        return emit_refusal(BadInput(_usage(error, own)), as_json)
     return code if isinstance(code, int) else 0
 
 
@@ -182,25 +182,18 @@ def _unknown_command(name: str) -> Problem:
     )
 
 
-def _usage(error: Any) -> Problem:
+def _usage(error: Any, argv: Sequence[str]) -> Problem:
     """A line for a flag that does not exist, lacks its value, or stands where none is expected."""
     option: str | None = getattr(error, "option_name", None)
     context = getattr(error, "ctx", None)
-    command = getattr(context, "info_name", None) or PROGRAM
-    flags = (
-        [text for p in getattr(context, "command", error).params for text in p.opts]
-        if context
-        else []
-    )
-    if option and option not in flags:
+    typed = argv[0] if argv and argv[0] in command_names() else ""
+    see = f"{PROGRAM} {typed} --help".replace("  ", " ")
+    if option and hasattr(error, "possibilities"):
+        known = context.command.params if context else ()
+        flags = [text for parameter in known for text in parameter.opts]
         near = get_close_matches(option, flags, n=1, cutoff=0.5)
-        hint = f'did you mean "{near[0]}"?' if near else f"flags: {PROGRAM} {command} --help"
-        return Problem(
-            "flag",
-            f'{command} has no flag "{option}"; {hint}',
-            field=option,
-            value=option,
-            suggestions=tuple(near),
-        )
-    text = " ".join(str(error.format_message()).split())
-    return Problem("usage", f"{text} see {PROGRAM} {command} --help", field=option, value=option)
+        hint = f'did you mean "{near[0]}"?' if near else f"flags: {see}"
+        message = f'{typed or PROGRAM} has no flag "{option}"; {hint}'
+        return Problem("flag", message, field=option, value=option, suggestions=tuple(near))
+    text = " ".join(str(error.format_message()).split()).rstrip(".")
+    return Problem("usage", f"{text}; see {see}", field=option, value=option)

@@ -64,8 +64,13 @@ class Given:
         for flag in self.flags:
             value = self.values.get(flag.key, flag.default)
             if flag.key not in SELF and value not in ("", (), False):
-                out[flag.name] = list(value) if isinstance(value, tuple) else value
+                out[flag.name] = list(value) if isinstance(value, tuple) else _typed(value)
         return yaml.safe_dump(out, sort_keys=False)
+
+
+def _typed(value: str | bool) -> str | bool | int:
+    """A whole number as such, so that YAML needs no quotes."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
 def given(

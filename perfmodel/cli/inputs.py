@@ -228,7 +228,7 @@ def _option_key(raw: str) -> str:
     names = tuple(Options.model_fields)
     if key in names:
         return key
-    near = get_close_matches(key, names, n=1, cutoff=0.4)
+    near = get_close_matches(key, names, n=1, cutoff=0.5)
     hint = f'did you mean "{near[0]}"? ' if near else ""
     raise BadInput(
         Problem(

@@ -1,0 +1,73 @@
+"""``perfmodel explain``: any axis, stage, rule, column, option, flag or fitted term."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from perfmodel.report.glossary import Entry
+
+
+def _complete(incomplete: str) -> list[str]:
+    from perfmodel.report.glossary import glossary
+
+    return [entry.term for entry in glossary() if entry.term.startswith(incomplete)]
+
+
+def command(
+    term: Annotated[
+        list[str] | None, typer.Argument(help="what to explain", autocompletion=_complete)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
+) -> None:
+    """Formula, numbers and source of a term; without one, all terms.
+
+    Example: perfmodel explain usp
+    """
+    from perfmodel.cli.output import DEFAULT_COLUMNS, put
+    from perfmodel.report.explain_page import explain_page, terms_page
+    from perfmodel.report.glossary import explain
+    from perfmodel.report.tables import render_text
+
+    entries = all_entries()
+    found = explain(" ".join(term), entries) if term else entries
+    if as_json:
+        put(json.dumps([entry.as_dict() for entry in found], ensure_ascii=False) + "\n")
+        return
+    page = explain_page(found) if term else terms_page(found)
+    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    put(render_text(page, DEFAULT_COLUMNS, ascii_only=not utf8))
+
+
+def all_entries() -> list[Entry]:
+    """The glossary, then rules, fitted terms and flags; a glossary entry hides a flag."""
+    from perfmodel.cli.flags import ALL
+    from perfmodel.report.glossary import Entry, folded, glossary, rule_entries, term_entries
+
+    entries = glossary()
+    entries += rule_entries(*_rules())
+    entries += term_entries(_terms())
+    named = {folded(name) for entry in entries for name in (entry.term, *entry.aliases)}
+    entries += [
+        Entry(f"--{flag.name}", "flag", flag.help, formula=flag.metavar)
+        for flag in ALL
+        if folded(flag.name) not in named
+    ]
+    return entries
+
+
+def _rules() -> tuple[tuple[object, ...], str]:
+    from perfmodel.engines import DEFAULT_ENGINE, engine
+
+    return engine(DEFAULT_ENGINE).rules(), DEFAULT_ENGINE
+
+
+def _terms() -> dict[str, dict[str, object]]:
+    from perfmodel.catalog import load_terms
+    from perfmodel.engines import engine_names
+
+    return {name: load_terms(name) for name in (*engine_names(), "memory")}

@@ -1,0 +1,74 @@
+"""``perfmodel schema``: JSON Schema of what the commands print and of the files people write."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Annotated, Any
+
+import typer
+
+from perfmodel.errors import BadInput, Problem
+
+HOMES = {
+    "recommend": "perfmodel.report.answer:Answer",
+    "predict": "perfmodel.report.answer:PredictAnswer",
+    "compare": "perfmodel.report.answer:CompareAnswer",
+    "validate": "perfmodel.validate.report:ValidateAnswer",
+    "workload": "perfmodel.spec.workload:Workload",
+    "options": "perfmodel.spec.workload:Options",
+    "hardware": "perfmodel.spec.hardware:Device",
+    "model": "perfmodel.spec.model:ModelSpec",
+}
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def names() -> list[str]:
+    """What has a schema."""
+    return [name for name, home in HOMES.items() if find_spec(home.partition(":")[0])]
+
+
+def _complete(incomplete: str) -> list[str]:
+    return [name for name in HOMES if name.startswith(incomplete)]
+
+
+def command(
+    name: Annotated[
+        str | None, typer.Argument(help="recommend, predict, ...", autocompletion=_complete)
+    ] = None,
+) -> None:
+    """JSON Schema of an answer or of an input file; without a name, what there is.
+
+    Example: perfmodel schema recommend
+    """
+    from perfmodel.cli.output import put
+
+    if name is None:
+        put("\n".join(names()) + "\n")
+        return
+    put(json.dumps(schema(name), indent=2) + "\n")
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema called `name`.
+
+    Raises:
+        BadInput: there is none; the names are listed.
+    """
+    from pydantic import TypeAdapter
+
+    legal = tuple(names())
+    if name not in legal:
+        raise BadInput(
+            Problem(
+                "schema",
+                f'no schema "{name}"; legal: {", ".join(legal)}',
+                field="NAME",
+                value=name,
+                legal_values=legal,
+            )
+        )
+    module, _, attribute = HOMES[name].partition(":")
+    kind = getattr(import_module(module), attribute)
+    return {"$schema": DIALECT, **TypeAdapter(kind).json_schema(mode="serialization")}
