@@ -256,13 +256,16 @@ class NodesCollectiveCase(CollectiveCase):
 
 @dataclass(frozen=True, slots=True)
 class HostCase(Case):
-    """Host time per launch of `launches` tiny kernels; `mode` is eager, compiled or graph."""
+    """Host time per launch of `launches` tiny kernels; `mode` is eager, compiled or graph.
+
+    `kernel` names the chain: pointwise, linear, or block (the mix of a transformer block).
+    """
 
     op: ClassVar[str] = "host"
     file: ClassVar[str] = "host.csv"
 
+    kernel: str
     mode: str
-    what: str
     launches: int
 
 

@@ -202,7 +202,7 @@ def compiled_pointwise(cases: Iterable[Case]) -> list[Case]:
 
 def quantize_cases(preset: Preset, scale: Scale) -> list[Case]:
     """Activation quantisation at the token counts and widths of the fp8 GEMMs."""
-    rows = [256, 1024] if scale == "cpu" else [128, 2048, 22080]
+    rows = [64, 256, 512, 1024] if scale == "cpu" else [128, 512, 2048, 22080]
     rows += [] if preset == "quick" else [2 * max(rows)]
     widths = (512, 2048) if scale == "cpu" else (4096, 12288)
     return [
@@ -221,10 +221,10 @@ def collective_case(
 
 
 def collective_cases(preset: Preset, scale: Scale, ranks: Sequence[int]) -> list[Case]:
-    """Message sizes in powers (4 quick, 2 full) from 4 KiB to 16 MiB (cpu) or 1 GiB."""
+    """Message sizes in powers (4 quick, 2 full) from 1 KiB to 16 MiB (cpu) or 1 GiB."""
     top = 16 * MIB if scale == "cpu" else 1024 * MIB
     step = 4 if preset == "quick" else 2
-    sizes = [4 * KIB]
+    sizes = [KIB]
     while sizes[-1] * step <= top:
         sizes.append(sizes[-1] * step)
     grid = product(COLLECTIVES, (n for n in ranks if n > 1), sizes)
@@ -235,14 +235,16 @@ def host_cases(preset: Preset, scale: Scale) -> list[Case]:
     """Launch cost of a chain of tiny kernels, issued eagerly, compiled or as a captured graph."""
     del preset, scale
     whats = ("pointwise", "linear", "block")
-    return [HostCase(mode, w, 100) for mode in ("eager", "compiled", "graph") for w in whats]
+    return [HostCase(w, mode, 100) for mode in ("eager", "compiled", "graph") for w in whats]
 
 
 def transfer_cases(preset: Preset, scale: Scale) -> list[Case]:
     """Host-device copies, pinned and pageable; 720p frames in uint8 are 2.8 MB each."""
-    sizes = [64 * KIB, MIB, 16 * MIB, 64 * MIB]
+    sizes = [64 * KIB, 256 * KIB, MIB, 2 * MIB, 4 * MIB, 16 * MIB, 32 * MIB, 64 * MIB]
     if scale == "accelerator":
-        sizes += [256 * MIB] if preset == "quick" else [4 * MIB, 256 * MIB, 522_547_200, 1024 * MIB]
+        sizes += (
+            [256 * MIB] if preset == "quick" else [128 * MIB, 256 * MIB, 522_547_200, 1024 * MIB]
+        )
     grid = [*product(("h2d", "d2h"), ("pinned", "pageable")), ("h2h", "pageable")]
     return [
         TransferCase(memory, direction, size) for (direction, memory), size in product(grid, sizes)
@@ -257,7 +259,8 @@ def media_case(width: int, height: int, frames: int, fps: int = 24) -> MediaCase
 
 def media_cases(preset: Preset, scale: Scale) -> list[Case]:
     """Clips at the usual sizes; the rate depends on the host CPU alone."""
-    clips = [(256, 144, 25), (640, 360, 25), (1280, 720, 9)]
+    clips = [(256, 144, 9), (256, 144, 25), (320, 192, 17), (416, 240, 9), (416, 240, 17)]
+    clips += [(640, 360, 9), (832, 480, 5), (832, 480, 9), (1280, 720, 5)]
     if scale == "accelerator" or preset == "full":
         clips += [(832, 480, 81), (1280, 720, 49), (1280, 720, 189)]
     return [media_case(*clip) for clip in clips]

@@ -199,7 +199,7 @@ def _shared_cases(
     if request.cases is None:
         cases = presets.collective_cases(request.preset, scale, sizes)
     else:
-        cases = [c for c in request.cases if isinstance(c, CollectiveCase) and c.num_ranks in sizes]
+        cases = [c for c in request.cases if isinstance(c, CollectiveCase) and c.num_ranks <= ranks]
     return collectives.fill_library(cases, device)
 
 

@@ -51,9 +51,9 @@ def measure(case: HostCase, device: Device, budget_s: float) -> Timing:
     Raises:
         Unsupported: graphs where the device has none, or a chain that does not exist.
     """
-    chain = _CHAINS.get(case.what)
+    chain = _CHAINS.get(case.kernel)
     if chain is None:
-        raise Unsupported(f"no launch chain {case.what}")
+        raise Unsupported(f"no launch chain {case.kernel}")
     call = _issue(case, chain, device)
     with torch.inference_mode():
         for _ in range(3):
