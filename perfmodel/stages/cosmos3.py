@@ -69,7 +69,7 @@ def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, fram
     latent_height, latent_width = height // vae.spatial_ratio, width // vae.spatial_ratio
     tokens = latent_frames * ceil_div(latent_height, patch[1]) * ceil_div(latent_width, patch[2])
     sound = base.extra_tokens
-    if np.ndim(frames) and np.any(np.asarray(sound) > 0):
+    if np.any(np.asarray(sound) > 0):
         sound = _sound_frames(model, frames, base.fps)
     return replace(
         base,
@@ -81,7 +81,18 @@ def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, fram
         latent_width=latent_width,
         video_tokens=tokens,
         extra_tokens=sound,
+        condition_frames=_condition_columns(model, base, frames),
     )
+
+
+def _condition_columns(model: ModelSpec, base: Shape, frames: Ints) -> Ints:
+    whole_clip = np.any(np.asarray(base.condition_frames) > 1)
+    condition = model.tasks[base.task].condition
+    if condition == "image" and whole_clip:
+        return frames
+    if condition == "video":
+        return np.minimum(frames, model.tasks[base.task].condition_frames)
+    return base.condition_frames
 
 
 def _frames(request: Request, model: ModelSpec, traits: Traits) -> tuple[int, tuple[Problem, ...]]:

@@ -20,13 +20,17 @@ NORM_EAGER_BYTES = 34.0
 NORM_LAUNCHES = 8
 ROPE_EAGER_BYTES = 20.0
 ROPE_LAUNCHES = 5
-# The fp32 weight product of the Edge tower's norm moves 6 bytes more.
+# Edge's norm multiplies by an fp32 weight: 6 bytes and a cast of the weight more.
 EDGE_NORM_EXTRA_BYTES = 6.0
 
 
 def _norm_bytes(model: ModelSpec) -> float:
     extra = EDGE_NORM_EXTRA_BYTES if model.transformer.activation == "relu2" else 0.0
     return NORM_EAGER_BYTES + extra
+
+
+def _norm_launches(model: ModelSpec) -> int:
+    return NORM_LAUNCHES + (1 if model.transformer.activation == "relu2" else 0)
 
 
 def und_tower(model: ModelSpec, shape: Shape) -> tuple[Op, ...]:
@@ -54,7 +58,7 @@ def und_tower(model: ModelSpec, shape: Shape) -> tuple[Op, ...]:
         rows,
         (READ_WRITE * spec.kv_width, _norm_bytes(model) * spec.kv_width),
         count=spec.layers,
-        eager_launches=NORM_LAUNCHES,
+        eager_launches=_norm_launches(model),
         split=Split.COLUMN,
     )
     return (embedding, *block, key_norm)
@@ -115,7 +119,7 @@ def _block(
             rows,
             (READ_WRITE * spec.hidden, norm * spec.hidden),
             count=count,
-            eager_launches=NORM_LAUNCHES,
+            eager_launches=_norm_launches(model),
         ),
         *(
             linear(
@@ -133,7 +137,7 @@ def _block(
             (READ_WRITE * width, qk_eager * width),
             count=count,
             launches=2,
-            eager_launches=2 * (ROPE_LAUNCHES + (NORM_LAUNCHES if qk_norm else 0)),
+            eager_launches=2 * (ROPE_LAUNCHES + (_norm_launches(model) if qk_norm else 0)),
             split=Split.COLUMN,
         ),
         *extra,
@@ -150,7 +154,7 @@ def _block(
             rows,
             (2 * READ_WRITE * spec.hidden, (3 * BF16_BYTES + norm) * spec.hidden),
             count=count,
-            eager_launches=1 + NORM_LAUNCHES,
+            eager_launches=1 + _norm_launches(model),
         ),
         *_feed_forward(model, prefix, rows, count),
         traffic(
@@ -230,7 +234,7 @@ def _exit(model: ModelSpec, shape: Shape, runs: Ints) -> tuple[Op, ...]:
             (Rows.FULL, shape.tokens),
             (READ_WRITE * spec.hidden, _norm_bytes(model) * spec.hidden),
             count=runs,
-            eager_launches=NORM_LAUNCHES,
+            eager_launches=_norm_launches(model),
         ),
         linear(
             "output projection",

@@ -21,7 +21,7 @@ SCHEDULER_TENSORS = 24
 SCHEDULER_LAUNCHES = 40
 
 
-def elements(*sizes: Ints) -> Floats:
+def elements(*sizes: Ints | Floats) -> Floats:
     """Product of sizes as float64 (large maps overflow int32 platforms and lose no precision)."""
     product: Floats = 1.0
     for size in sizes:
