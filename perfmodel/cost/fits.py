@@ -170,7 +170,7 @@ def load_laws(
     priors = load_priors()
     if fit is None:
         fit = load_fit(device_id)
-    laws = family_laws(priors, family)
+    laws = family_laws(priors, str((fit or {}).get("prior_family", family)))
     if fit is not None:
         laws.update(laws_of_fit(fit))
     named = {

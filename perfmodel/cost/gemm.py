@@ -21,7 +21,6 @@ import numpy as np
 
 from perfmodel.cost.fits import Parameter, values_of
 from perfmodel.cost.machine import Machine, Rates
-from perfmodel.cost.quantize import quantize_s
 from perfmodel.cost.result import (
     LATENCY,
     MATRIX,
@@ -46,7 +45,18 @@ PARAMETERS = (
     Parameter("throttle_frac", 0.12, 0.0, 0.6, "extra time of long kernels at the power limit"),
     Parameter("throttle_s", 5e-4, 2e-5, 1e-1, "kernel time where the clock falls", log=True),
     Parameter("l2_gain", 1.0, 1.0, 4.0, "bandwidth gain of buffers that stay in cache", log=True),
+    Parameter("overlap_power", 3.0, 1.0, 8.0, "matrix and memory time: 1 add up, 8 the larger"),
+    Parameter("host_floor_s", 1e-6, 1e-7, 5e-4, "host time a call of the collector", log=True),
 )
+
+QUANTISED_PARAMETERS = (
+    *PARAMETERS,
+    Parameter("row_s", 2e-9, 0.0, 3e-8, "quantising an activation row, fixed part"),
+    Parameter("input_pass_bytes", 3.0, 0.0, 30.0, "traffic of quantising an activation"),
+    Parameter("output_pass_bytes", 0.5, 0.0, 20.0, "traffic of rescaling an output"),
+)
+"""Low-precision products carry the quantisation of their activations: the kernels that were
+measured start from bf16 activations."""
 
 SPLITS = (1, 2, 4, 8)
 
@@ -56,8 +66,8 @@ TILES: dict[str, tuple[tuple[int, int], ...]] = {
 }
 DEFAULT_TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128))
 
-OVERLAP_POWER = 4.0
-"""How sharply matrix and memory time combine (infinite = the larger one)."""
+FLOOR_POWER = 8.0
+"""How sharply the collector's host time per call takes over (infinite = the larger one)."""
 
 OUTPUT_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp64": 8.0}
 
@@ -84,18 +94,33 @@ def gemm_time_s(
 ) -> FloatArray:
     """Seconds of the kernel alone, without the clip at the roofline.
 
-    `resident`: operands that fit in the last-level cache are still there from the last call, as
-    in a microbenchmark that repeats one shape.
+    `resident`: as in a microbenchmark that repeats one shape: operands that fit in the last-level
+    cache are still there from the last call, and the host cannot call faster than its floor.
     """
     m, n, k = as_float(m), as_float(n), as_float(k)
     batch = as_float(batch)
     matrix = _matrix_s(values, rates, dtype, m, n, k, batch) / kernel_rate
     traffic = gemm_bytes(m, n, k, batch, dtype)
     bandwidth = rates.memory_bytes_per_s * values["memory_frac"]
+    passes = quantise_s(values, rates, m * batch, n, k)
     if resident and values["l2_gain"] > 1.0:
         share = 1.0 / (1.0 + (traffic / max(rates.l2_bytes, 1.0)) ** 4)
         traffic = traffic * (1.0 - share * (1.0 - 1.0 / values["l2_gain"]))
-    return values["launch_s"] + p_max(matrix, traffic / bandwidth, OVERLAP_POWER)
+    kernel = values["launch_s"] + passes
+    kernel = kernel + p_max(matrix, traffic / bandwidth, values["overlap_power"])
+    if resident:
+        kernel = p_max(kernel, as_float(values["host_floor_s"]), FLOOR_POWER)
+    return kernel
+
+
+def quantise_s(
+    values: Mapping[str, float], rates: Rates, rows: FloatArray, n: FloatArray, k: FloatArray
+) -> FloatArray:
+    """Quantising ``[rows, k]`` and rescaling ``[rows, n]``; 0 for a law without these terms."""
+    if "row_s" not in values:
+        return np.zeros(())
+    moved = values["input_pass_bytes"] * k + values["output_pass_bytes"] * n
+    return rows * (values["row_s"] + moved / rates.memory_bytes_per_s)
 
 
 def _matrix_s(
@@ -146,14 +171,22 @@ def gemm_law_name(dtype: str) -> str:
     return f"gemm/{'bf16' if dtype == 'fp16' else dtype}"
 
 
+def parameters_of(dtype: str) -> tuple[Parameter, ...]:
+    """Parameters of the law of `dtype`."""
+    return QUANTISED_PARAMETERS if dtype in QUANTISED else PARAMETERS
+
+
+QUANTISED = frozenset({"fp8", "fp8_block", "mxfp8", "int8", "nvfp4"})
+
+
 def cost_gemm(op: Gemm, machine: Machine, *, sustained: bool = True) -> Costed:
     """Cost of a product; low-precision dtypes include quantising the activations."""
     rates, dtype = machine.rates, op.dtype
     roof_rate = rates.roof(dtype)
     law = machine.laws.get(gemm_law_name(dtype)) or machine.laws.get("gemm/bf16")
-    values = values_of(PARAMETERS, law)
+    exact = law is not None and law.name == gemm_law_name(dtype)
+    values = values_of(parameters_of(dtype), law)
     slow = machine.sustained("gemm") if sustained else 1.0
-    quantise = dtype in QUANTISED and not (law and _quantises(law.kernels))
 
     def evaluate(
         m: FloatArray, n: FloatArray, k: FloatArray, batch: FloatArray
@@ -165,19 +198,17 @@ def cost_gemm(op: Gemm, machine: Machine, *, sustained: bool = True) -> Costed:
         matrix_roof, memory_roof = flops / roof_rate, traffic / rates.roof_memory_bytes_per_s
         roof = np.maximum(matrix_roof, memory_roof)
         kernel = np.maximum(values["launch_s"] + (kernel - values["launch_s"]) / slow, roof)
-        time = kernel + (quantize_s(machine, m * batch, k) if quantise else 0.0)
         code = np.where(
             values["launch_s"] > 0.5 * kernel,
             LATENCY,
             np.where(memory_roof > matrix_roof, MEMORY, MATRIX),
         )
         runs = flops > 0
-        return time * runs, roof * runs, code, flops, traffic * runs
+        return kernel * runs, roof * runs, code, flops, traffic * runs
 
     runs = np.asarray(op.count) > 0
     dims = {"m": op.m, "n": op.n, "k": op.k, "batch": op.batch}
     time, roof, code, flops, traffic = on_distinct(evaluate, dims)
-    exact = law is not None and law.name == gemm_law_name(dtype)
     return Costed(
         time * runs,
         roof * runs,
@@ -188,11 +219,3 @@ def cost_gemm(op: Gemm, machine: Machine, *, sustained: bool = True) -> Costed:
         outside(law.range if law else {}, {x: as_float(v) for x, v in dims.items()}),
         law.name if law else "gemm",
     )
-
-
-QUANTISED = frozenset({"fp8", "fp8_block", "int8", "nvfp4"})
-
-
-def _quantises(kernels: Mapping[str, float]) -> bool:
-    """Whether the measured kernels already contain the activation quantisation."""
-    return any("quantisation" in name for name in kernels)

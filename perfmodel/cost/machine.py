@@ -179,6 +179,7 @@ class Machine:
             named priors of `calibration/priors.json`.
         rates: figures of the device in base units.
         named: named priors.
+        fitted_terms: names in `terms` that end-to-end runs identified; the others are priors.
     """
 
     device: Device
@@ -187,6 +188,7 @@ class Machine:
     terms: Mapping[str, float] = field(default_factory=dict)
     rates: Rates = None  # type: ignore[assignment]
     named: Mapping[str, NamedPrior] = field(default_factory=dict)
+    fitted_terms: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Derive the rates once."""
@@ -221,8 +223,8 @@ class Machine:
         return default
 
     def term_provenance(self, name: str) -> str:
-        """``fitted`` when the engine's terms hold `name`, else ``prior``."""
-        return "fitted" if name in self.terms else "prior"
+        """``fitted`` when runs identified the engine term `name`, else ``prior``."""
+        return "fitted" if name in self.fitted_terms else "prior"
 
     def sustained(self, law: str) -> float:
         """Sustained over short-burst rate of `law` (``gemm``, ``attention``, ``conv``...)."""

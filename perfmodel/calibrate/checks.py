@@ -1,0 +1,83 @@
+"""Is a set of rows, or a fit, physically possible?  Refusals name the reason."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.calibrate.laws_fit import FitLaw
+from perfmodel.calibrate.records import Records
+from perfmodel.cost.collective import wire_factor
+from perfmodel.cost.machine import Rates
+from perfmodel.errors import Problem
+from perfmodel.units import PERCENT
+
+LARGEST = 10
+TOO_FAST_FRAC = 1.3
+TOO_SLOW_FRAC = 0.03
+FEWEST_ROWS = 8
+WORST_TRAIN_MAPE = 45.0
+
+
+def rate_fracs(law: FitLaw, rates: Rates) -> NDArray[np.float64] | None:
+    """Achieved over datasheet rate of each row: matrix units, link or memory; None if unknown."""
+    rows, time = law.rows, law.rows["latency_s"]
+    if law.kind in ("gemm", "attention", "conv"):
+        return law.work / time / rates.peak(str(rows.text("dtype")[0]))
+    if law.kind == "collective":
+        sent = law.work * wire_factor(str(rows.text("collective")[0]), rows["num_ranks"])
+        return sent / time / rates.link_bytes_per_s if rates.link_bytes_per_s else None
+    if law.kind == "quantize":
+        return 2.0 * law.work / time / rates.memory_bytes_per_s
+    if law.kind == "pointwise":
+        return law.work / time / rates.memory_bytes_per_s
+    if law.kind == "transfer":
+        return law.work / time / rates.host_link_bytes_per_s
+    return None
+
+
+def check_rows(law: FitLaw, rates: Rates, records: Records) -> Problem | None:
+    """Refuse rows whose ten largest imply an impossible rate: usually ms or ns as microseconds.
+
+    Checked per file, so that one wrong file does not hide among others.
+    """
+    if len(law.rows) < FEWEST_ROWS:
+        return _refusal(law, f"{len(law.rows)} rows, a fit needs {FEWEST_ROWS}", records, 0)
+    fracs = rate_fracs(law, rates)
+    if fracs is None:
+        return None
+    for file in np.unique(law.rows.origin[:, 0]):
+        inside = np.flatnonzero(law.rows.origin[:, 0] == file)
+        largest = inside[np.argsort(law.work[inside], kind="stable")[-LARGEST:]]
+        typical = float(np.median(fracs[largest]))
+        if not TOO_SLOW_FRAC <= typical <= TOO_FAST_FRAC:
+            worst = int(largest[np.argmax(np.abs(np.log(fracs[largest])))])
+            reason = (
+                f"its ten largest rows imply {typical * PERCENT:.3g} % of the datasheet rate "
+                f"(expected {TOO_SLOW_FRAC * PERCENT:g} to {TOO_FAST_FRAC * PERCENT:g} %); "
+                "is latency_us in microseconds?"
+            )
+            return _refusal(law, reason, records, worst)
+    return None
+
+
+def check_fit(law: FitLaw, train_mape: float, records: Records) -> Problem | None:
+    """Refuse a law that does not describe its own rows."""
+    if train_mape <= WORST_TRAIN_MAPE:
+        return None
+    reason = (
+        f"the law misses the rows it was fitted to by {train_mape:.0f} % on average "
+        f"(limit {WORST_TRAIN_MAPE:g} %)"
+    )
+    return _refusal(law, reason, records, 0)
+
+
+def _refusal(law: FitLaw, reason: str, records: Records, row: int) -> Problem:
+    place = records.where(law.rows.origin[row])
+    return Problem(
+        "fit-refused",
+        f"{place}: {law.name} is not fitted: {reason}",
+        field="--records",
+        value=law.name,
+        severity="warning",
+    )

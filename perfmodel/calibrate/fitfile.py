@@ -1,0 +1,145 @@
+"""The fit file: what was fitted, to what, how well; and how it is written without loss."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from perfmodel.calibrate.run import Calibration, FittedLaw
+from perfmodel.errors import BadInput, Problem
+
+SCHEMA_VERSION = 1
+ID_LENGTH = 8
+DIGITS = 6
+
+
+def fit_document(result: Calibration, prior_family: str | None = None) -> dict[str, Any]:
+    """The JSON of a fit; ``fit_id`` hashes all but the date and the software versions."""
+    body: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "device": result.device.id,
+        "laws": {fitted.law.name: _law(fitted) for fitted in result.laws},
+        "records": [
+            {"file": f.path.name, "sha256": f.sha256, "rows": f.rows} for f in result.records.files
+        ],
+        "split": {"salt": result.salt},
+        "seed": result.options.seed,
+    }
+    if prior_family:
+        body["prior_family"] = prior_family
+    text = json.dumps(body, sort_keys=True)
+    fit_id = hashlib.sha256(text.encode()).hexdigest()[:ID_LENGTH]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "fit_id": fit_id,
+        **body,
+        "software": _software(result),
+        "created": _today(),
+    }
+
+
+def _law(fitted: FittedLaw) -> dict[str, Any]:
+    law, found = fitted.law, fitted.found
+    bounds = {p.name: [p.low, p.high] for p in law.parameters}
+    entry: dict[str, Any] = {
+        "version": law.version,
+        "parameters": {
+            name: {"value": _short(value), "bounds": bounds[name]}
+            for name, value in found.values.items()
+        },
+        "range": {
+            name: [float(law.rows[name].min()), float(law.rows[name].max())] for name in law.dims
+        },
+        "train": fitted.train,
+        "heldout": fitted.heldout,
+        "kernels": {
+            name: {"rate": _short(rate), "rows": int(np.sum(law.rows.text("kernel") == name))}
+            for name, rate in found.kernels.items()
+        },
+        "at_bounds": list(found.at_bounds),
+        "achieved_frac": fitted.achieved_frac,
+        "trials": found.trials,
+    }
+    if fitted.extrapolation is not None:
+        entry["extrapolation"] = fitted.extrapolation
+    return entry
+
+
+def _short(value: float) -> float:
+    """Six significant digits: what is stored is what is used."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _software(result: Calibration) -> dict[str, Any]:
+    measured = sorted(
+        {
+            str(text)
+            for rows in result.records.ops.values()
+            for text in np.unique(rows.text("software"))
+            if text
+        }
+    )
+    tools = {name: _version(name) for name in ("perfmodel", "numpy", "scipy", "optuna")}
+    return {"python": platform.python_version(), **tools, "measured_with": measured}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _today() -> str:
+    """UTC date, or that of SOURCE_DATE_EPOCH for reproducible files."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    moment = datetime.fromtimestamp(int(epoch), UTC) if epoch else datetime.now(UTC)
+    return moment.date().isoformat()
+
+
+def write_fit(document: Mapping[str, Any], path: Path) -> Path | None:
+    """Write a fit; a different fit that is already there moves to ``<name>.<its fit_id>.json``.
+
+    Returns:
+        Where the older fit went, or None.
+
+    Raises:
+        BadInput: the file there is not a fit, so it is left alone.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    older: Path | None = None
+    if path.exists():
+        old_id = _fit_id(path)
+        if old_id != document["fit_id"]:
+            older = path.with_name(f"{path.stem}.{old_id}.json")
+            path.replace(older)
+    partial = path.with_suffix(".json.part")
+    partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
+    return older
+
+
+def _fit_id(path: Path) -> str:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")).get("fit_id")
+    except (OSError, ValueError, AttributeError):
+        found = None
+    if not isinstance(found, str):
+        raise BadInput(
+            Problem(
+                "fit-file",
+                f"{path} exists and is not a fit; it is left alone, choose another --out",
+                field="--out",
+                value=str(path),
+            )
+        )
+    return found

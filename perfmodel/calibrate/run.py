@@ -1,0 +1,177 @@
+"""From records to a fit: read, check, split, search each law, measure its error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.calibrate.checks import check_fit, check_rows, rate_fracs
+from perfmodel.calibrate.exclude import exclude
+from perfmodel.calibrate.laws_fit import FitLaw, fit_laws
+from perfmodel.calibrate.metrics import by_kernel, error_summary, grouped, size_classes
+from perfmodel.calibrate.records import Records, Rows, read_records
+from perfmodel.calibrate.split import SALT, held_out, top_work
+from perfmodel.calibrate.study import Found, Objective, Options, search
+from perfmodel.cost.machine import Rates
+from perfmodel.errors import BadInput, Problem
+from perfmodel.spec.hardware import Device
+from perfmodel.units import PERCENT
+
+FloatArray = NDArray[np.float64]
+WORST_SHAPES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FittedLaw:
+    """One law, its parameters and how well they do on both halves.
+
+    Attributes:
+        law: rows and formula.
+        found: parameters.
+        train, heldout: error summaries, held out also by class and kernel.
+        extrapolation: error on the top tenth of work of a fit that did not see it.
+        achieved_frac: median achieved over datasheet rate of the ten largest rows.
+        worst: the held-out rows that are predicted worst: (place, shape, error in percent).
+    """
+
+    law: FitLaw
+    found: Found
+    train: dict[str, object]
+    heldout: dict[str, object]
+    extrapolation: dict[str, float | int] | None
+    achieved_frac: float | None
+    worst: tuple[tuple[str, str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """All laws of a device from one set of records."""
+
+    device: Device
+    records: Records
+    laws: tuple[FittedLaw, ...]
+    refused: tuple[Problem, ...]
+    options: Options
+    salt: str
+
+
+def calibrate(
+    sources: Iterable[Path],
+    device: Device,
+    options: Options,
+    *,
+    only: tuple[str, ...] = (),
+    excluded: tuple[str, ...] = (),
+    salt: str = SALT,
+    extrapolation: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Calibration:
+    """Fit every law that the records of `sources` allow.
+
+    Raises:
+        BadInput: no usable records, or no law left after the checks.
+    """
+    records = read_records(sources)
+    exclude(records, excluded)
+    rates = Rates.of(device)
+    laws, refused = [], []
+    for law in fit_laws(records, only):
+        problem = check_rows(law, rates, records)
+        if problem is None:
+            progress(law.name)
+            fitted = _fit(law, rates, records, options, salt, device.id)
+            if extrapolation:
+                fitted = _with_extrapolation(fitted, rates, options, device.id)
+            problem = check_fit(law, float(str(fitted.train["mape"])), records)
+            if problem is None:
+                laws.append(fitted)
+        if problem is not None:
+            refused.append(problem)
+    if not laws:
+        nothing = Problem("fit-empty", "no law can be fitted to these records", field="--records")
+        raise BadInput(*records.problems, *refused, nothing)
+    return Calibration(device, records, tuple(laws), tuple(refused), options, salt)
+
+
+def _fit(
+    law: FitLaw, rates: Rates, records: Records, options: Options, salt: str, device_id: str
+) -> FittedLaw:
+    away = held_out(law, salt)
+    if away.all() or not away.any():
+        away = np.arange(len(law.rows)) % 4 == 3
+    train, test = np.flatnonzero(~away), np.flatnonzero(away)
+    found = search(law, rates, train, options, f"{device_id}:{law.name}:{law.version}:{salt}")
+    test_rows = law.rows.take(test)
+    predicted = predict(law, rates, found, test)
+    measured = test_rows["latency_s"]
+    heldout: dict[str, object] = dict(error_summary(predicted, measured))
+    heldout["by"] = {
+        "size": grouped(predicted, measured, size_classes(law, test_rows)),
+        "kernel": grouped(predicted, measured, by_kernel(test_rows)),
+    }
+    train_error = error_summary(predict(law, rates, found, train), law.rows["latency_s"][train])
+    return FittedLaw(
+        law,
+        found,
+        dict(train_error),
+        heldout,
+        None,
+        _achieved(law, rates),
+        _worst(law, test_rows, predicted, records),
+    )
+
+
+def predict(law: FitLaw, rates: Rates, found: Found, index: NDArray[np.intp]) -> FloatArray:
+    """Seconds of the rows `index` with the parameters found."""
+    problem = Objective(law, rates, index)
+    error = problem.log_error(problem.space.encode(found.values, found.kernels))
+    return np.asarray(problem.measured * np.exp(error))
+
+
+def _with_extrapolation(
+    fitted: FittedLaw, rates: Rates, options: Options, device_id: str
+) -> FittedLaw:
+    """Fit again without the top tenth of work and measure the error there."""
+    law, top = fitted.law, top_work(fitted.law)
+    if not top.any():
+        return fitted
+    found = search(
+        law, rates, np.flatnonzero(~top), options, f"{device_id}:{law.name}:{law.version}:top"
+    )
+    index = np.flatnonzero(top)
+    error = error_summary(predict(law, rates, found, index), law.rows["latency_s"][index])
+    return FittedLaw(
+        law,
+        fitted.found,
+        fitted.train,
+        fitted.heldout,
+        error,
+        fitted.achieved_frac,
+        fitted.worst,
+    )
+
+
+def _achieved(law: FitLaw, rates: Rates) -> float | None:
+    fracs = rate_fracs(law, rates)
+    if fracs is None:
+        return None
+    return round(float(np.median(fracs[np.argsort(law.work, kind="stable")[-10:]])), 4)
+
+
+def _worst(
+    law: FitLaw, rows: Rows, predicted: FloatArray, records: Records
+) -> tuple[tuple[str, str, float], ...]:
+    error = predicted / rows["latency_s"] - 1.0
+    order = np.argsort(-np.abs(error), kind="stable")[:WORST_SHAPES]
+    return tuple(
+        (
+            records.where(rows.origin[i]),
+            " ".join(f"{name}={rows.columns[name][i]}" for name in law.dims),
+            round(float(error[i]) * PERCENT, 1),
+        )
+        for i in order
+    )
