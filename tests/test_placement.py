@@ -33,6 +33,7 @@ class Table:
     pad_masked: bool = False
     hsdp_breaks_graph: bool = True
     attention_backend: str = "CUDNN_ATTN"
+    ring_attention_backend: str = "TORCH_SDPA"
     cross_attention_backend: str = "TORCH_SDPA"
 
 
@@ -193,7 +194,9 @@ def test_text_keys_are_sliced_by_head_not_by_token():
 
 def test_ring_sees_every_key_once_and_text_once():
     ops = by_name(place(ParallelConfig(ring=4)))
-    first, later = ops["self"], ops["self ring chunk"]
+    first, later = ops["self, first ring chunk"], ops["self, ring chunk"]
+    assert value(ops["self"].count) == 0
+    assert first.backend == later.backend == "TORCH_SDPA"
     seen = value(first.seq_kv) + 3 * value(later.seq_kv)
     assert seen == TOKENS + TEXT
     assert value(later.count) == 3 * value(first.count)

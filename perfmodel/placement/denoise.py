@@ -38,6 +38,10 @@ class EngineTable(Protocol):
         """Kernel family of the self-attention."""
 
     @property
+    def ring_attention_backend(self) -> str:
+        """Kernel family of the chunks of ring attention."""
+
+    @property
     def cross_attention_backend(self) -> str:
         """Kernel family of attention outside the sequence-parallel plan."""
 
@@ -107,9 +111,12 @@ def place_op(
     split = tensor.split_widths(op, layouts)
     if isinstance(split, Attention) and split.role is Role.SELF:
         builds_mask = table.pad_masked or work.sequence_parallel_masked
-        split = replace(split, backend=table.attention_backend)
         return sequence.split_self_attention(
-            split, layouts, builds_mask=builds_mask, copies=table.ulysses_copies
+            replace(split, backend=table.attention_backend),
+            layouts,
+            builds_mask=builds_mask,
+            copies=table.ulysses_copies,
+            ring_backend=table.ring_attention_backend,
         )
     if isinstance(split, Attention):
         split = replace(split, backend=table.cross_attention_backend)

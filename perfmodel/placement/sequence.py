@@ -56,7 +56,12 @@ def split_rows(op: Op, layouts: Layouts) -> Op:
 
 
 def split_self_attention(
-    op: Attention, layouts: Layouts, *, builds_mask: bool, copies: int
+    op: Attention,
+    layouts: Layouts,
+    *,
+    builds_mask: bool,
+    copies: int,
+    ring_backend: str | None = None,
 ) -> list[Op]:
     """A self-attention (heads already over tp) as one sequence rank runs it, with its messages.
 
@@ -65,6 +70,7 @@ def split_self_attention(
         layouts: the configurations.
         builds_mask: padding forces a masked kernel in this model.
         copies: full copies of the buffer around each all-to-all.
+        ring_backend: kernel family of ring chunks; None as without a ring.
     """
     padded = local_tokens(op.seq_q, layouts) * layouts.sequence_parallel
     masked = (padded > op.seq_q) & builds_mask
@@ -72,23 +78,32 @@ def split_self_attention(
     queries = chunk // layouts.allgather
     heads = ceil_div(op.heads, layouts.ulysses)
     kv_heads = ceil_div(op.kv_heads, layouts.ulysses)
+    ring = layouts.ring > 1
     first = replace(
         op,
+        count=op.count * ~ring,
         seq_q=queries,
         seq_kv=chunk + op.prefix_kv,
         heads=heads,
         kv_heads=kv_heads,
         masked=masked,
     )
-    later = replace(
+    first_chunk = replace(
         first,
-        name=f"{op.name} ring chunk",
+        name=f"{op.name}, first ring chunk",
+        count=op.count * ring,
+        backend=ring_backend or op.backend,
+    )
+    later = replace(
+        first_chunk,
+        name=f"{op.name}, ring chunk",
         count=op.count * (layouts.ring - 1),
         seq_kv=chunk,
         prefix_kv=0,
     )
     return [
         first,
+        first_chunk,
         later,
         _ring_merge(op, layouts, queries, heads),
         *_ulysses_messages(op, layouts, padded // layouts.sequence_parallel, copies),

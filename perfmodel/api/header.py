@@ -1,0 +1,207 @@
+"""The parts that all answers share: what was asked, on what, under which rules, the trust."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from perfmodel.api.session import Session
+from perfmodel.engines.base import Version
+from perfmodel.errors import Problem
+from perfmodel.report.answer import EngineInfo, Evidence, ProblemInfo, SystemInfo, WorkloadInfo
+from perfmodel.spec.parallel import ParallelConfig
+from perfmodel.units import GIB
+
+CALIBRATED_SHARE = 0.9
+PARTLY_SHARE = 0.5
+PRIOR_WARNING_SHARE = 0.2
+
+
+def workload_info(session: Session) -> WorkloadInfo:
+    """The request as it runs."""
+    shape, asked = session.job.shape, session.workload
+    assumed = set(shape.assumed)
+    if "model" not in asked.model_fields_set:
+        assumed.add("model")
+    return WorkloadInfo(
+        model=session.model.slug,
+        title=session.model.title,
+        task=shape.task,
+        width=int(shape.width),
+        height=int(shape.height),
+        frames=int(shape.frames),
+        fps=shape.fps,
+        seconds=int(shape.frames) / shape.fps if int(shape.frames) > 1 else None,
+        steps=int(shape.steps),
+        guidance=shape.guidance,
+        batch=int(shape.batch),
+        concurrency=asked.concurrency,
+        input_images=asked.input_images,
+        sound=asked.sound,
+        latent_frames=int(shape.latent_frames),
+        latent_height=int(shape.latent_height),
+        latent_width=int(shape.latent_width),
+        video_tokens=int(shape.video_tokens),
+        extra_tokens=int(shape.extra_tokens),
+        text_tokens=int(shape.text_tokens),
+        guidance_branches=shape.branches,
+        forwards=int(shape.forwards),
+        assumed=tuple(sorted(assumed)),
+    )
+
+
+def system_info(session: Session) -> SystemInfo:
+    """The machine."""
+    system = session.system
+    spec = f"{system.num_gpus}x{system.device.id}"
+    if system.nodes > 1:
+        spec = f"{system.nodes}x{system.gpus_per_node}x{system.device.id}"
+    return SystemInfo(
+        device=system.device.id,
+        title=system.device.title,
+        label=system.label,
+        spec=spec,
+        num_gpus=system.num_gpus,
+        nodes=system.nodes,
+        gpus_per_node=system.gpus_per_node,
+        link=system.link_label,
+        p2p=system.p2p,
+        sockets=system.sockets,
+        usable_gib=system.usable_bytes / GIB,
+        host_ram_gib=None if system.host_ram_bytes is None else system.host_ram_bytes / GIB,
+        assumed=tuple(system.assumed),
+    )
+
+
+def engine_info(session: Session) -> EngineInfo:
+    """Engine, version and resolved options."""
+    behaviour = session.behaviour
+    return EngineInfo(
+        name=behaviour.engine,
+        title=ENGINE_TITLES.get(behaviour.engine, behaviour.engine),
+        version=behaviour.version,
+        options=behaviour.options.model_dump(),
+        assumed=tuple(behaviour.assumed),
+    )
+
+
+ENGINE_TITLES = {"vllm-omni": "vLLM-Omni"}
+
+
+def trust_word(share: Mapping[str, float]) -> str:
+    """Calibrated, partly calibrated or rough, by the share of time on fitted laws."""
+    solid = share.get("fitted", 0.0) + share.get("measured", 0.0)
+    if solid >= CALIBRATED_SHARE:
+        return "calibrated"
+    return "partly calibrated" if solid >= PARTLY_SHARE else "rough"
+
+
+def base_warnings(session: Session) -> list[Problem]:
+    """Everything worth saying before the numbers: names, versions, rounding, padding."""
+    version: Version = session.version
+    return [*session.system.warnings, *version.problems, *session.job.shape.notes]
+
+
+def prior_warning(session: Session, share: Mapping[str, float]) -> list[Problem]:
+    """One line when more than a fifth of the time rests on priors."""
+    prior = share.get("prior", 0.0) + share.get("datasheet", 0.0)
+    if prior <= PRIOR_WARNING_SHARE:
+        return []
+    device = session.system.device.id
+    fix = (
+        f"measure this machine: perfmodel bench, then perfmodel calibrate --device {device}"
+        if session.fit_id is None
+        else "fit the engine terms to runs of your own, or pin a stage with --set STAGE=MS"
+    )
+    message = (
+        f"{prior * 100:.0f} % of the predicted time rests on priors, not on measurements; {fix}"
+    )
+    return [Problem("priors", message, value=device, severity="warning")]
+
+
+def idle_warning(session: Session, config: ParallelConfig) -> list[Problem]:
+    """A line when the configuration leaves devices without work."""
+    used, have = config.world_size, session.system.num_gpus
+    if used >= have:
+        return []
+    replicas = have // used
+    hint = f"; dp={replicas} serves {replicas} requests at a time" if replicas > 1 else ""
+    message = f"{config.config_id} uses {used} of {have} GPUs, the others idle{hint}"
+    return [Problem("idle-gpus", message, value=str(used), severity="warning")]
+
+
+def unique(problems: list[Problem]) -> tuple[ProblemInfo, ...]:
+    """As records, each once, in order."""
+    return tuple(ProblemInfo.of(problem) for problem in dict.fromkeys(problems))
+
+
+def evidence(session: Session, fit: Mapping[str, object] | None) -> tuple[Evidence, ...]:
+    """Held-out accuracy of the kernel laws behind the prediction."""
+    if not fit:
+        return ()
+    lines = []
+    laws: Mapping[str, Mapping[str, Mapping[str, float]]] = fit.get("laws", {})  # type: ignore[assignment]
+    for name in ("gemm/bf16", "attention/bf16", "collective"):
+        heldout = laws.get(name, {}).get("heldout") or {}
+        if heldout.get("median_ape") is not None:
+            lines.append(f"{name.split('/')[0]} {heldout['median_ape']:.1f} %")
+    if not lines:
+        return ()
+    text = f"median error on held-out kernels of this GPU: {', '.join(lines)}"
+    return (Evidence(kind="holdout", text=text, in_fit=False),)
+
+
+def provenance(session: Session) -> dict[str, str]:
+    """What the numbers were made from."""
+    from perfmodel import __version__
+
+    fit = session.fit_id or f"priors of the {session.system.device.family} family"
+    return {
+        "perfmodel": __version__,
+        "fit": f"{session.system.device.id}@{session.fit_id}" if session.fit_id else fit,
+        "rules": f"{session.behaviour.engine} {session.behaviour.version}",
+    }
+
+
+def command_line(session: Session, command: str, extra: Mapping[str, object]) -> str:
+    """The command that gives this answer again, with every default written out."""
+    shape, info = session.job.shape, system_info(session)
+    options = session.behaviour.options
+    parts = [
+        "perfmodel",
+        command,
+        f"--gpus {info.spec}",
+        f"--model {session.model.slug}",
+        f"--task {shape.task}",
+        f"--size {int(shape.width)}x{int(shape.height)}",
+        f"--frames {int(shape.frames)}",
+        f"--fps {shape.fps:g}",
+        f"--steps {int(shape.steps)}",
+        f"--guidance {shape.guidance:g}",
+        f"--text-tokens {int(shape.text_tokens)}",
+        f"--batch {int(shape.batch)}",
+        f"--engine {session.behaviour.engine}@{session.behaviour.version.split()[-1]}",
+    ]
+    parts += ["--sound"] if session.workload.sound else []
+    parts += [
+        f"--option {key}={str(value).lower() if isinstance(value, bool) else value}"
+        for key, value in options.model_dump().items()
+        if value is not None
+    ]
+    parts += [f"--{key} {value}" for key, value in extra.items() if value is not None]
+    return " ".join(parts)
+
+
+def answer_id(session: Session, command: str) -> str:
+    """Eight hex digits over the inputs, the data and the version."""
+    data = (
+        command,
+        provenance(session),
+        session.system.usable_bytes,
+        session.system.host_ram_bytes,
+        session.system.device.model_dump(mode="json"),
+        session.model.model_dump(mode="json"),
+        sorted(session.job.machine.terms.items()),
+    )
+    return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()[:8]

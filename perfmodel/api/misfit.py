@@ -1,0 +1,127 @@
+"""When nothing fits: the nearest miss, and what would fit, least change first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from perfmodel.api import header
+from perfmodel.api.records import Table, prediction
+from perfmodel.api.session import Session, open_session
+from perfmodel.api.table import build_table, legality, memory_of, search_space
+from perfmodel.errors import Problem
+from perfmodel.memory import NO, Remedy, nearest_miss, remedies
+from perfmodel.report.answer import Answer, Choice
+from perfmodel.spec.workload import Options
+from perfmodel.units import GIB, MS_PER_S
+
+PHASE_WORDS = {
+    "load": "loading",
+    "text_encode": "text encoding",
+    "vae_encode": "VAE encoding",
+    "denoise": "denoising",
+    "vae_decode": "VAE decoding",
+}
+MORE_GPUS = (2, 4, 8)
+
+
+def memory_example(table: Table) -> str:
+    """One configuration that does not fit, in the words of a refusal."""
+    row = int(np.flatnonzero(table.memory.fit_status == NO)[0])
+    capacity = table.memory.capacity_bytes / GIB
+    need = float(table.memory.required_bytes[row]) / GIB
+    return f"{table.config_id(row)} needs {need:,.1f} of {capacity:,.1f} GiB"
+
+
+def explain(session: Session, table: Table, answer: Answer) -> Answer:
+    """`answer` with the nearest miss and what would fit."""
+    miss = nearest_miss(table.memory, table.evaluation.layouts)
+    record = prediction(table, miss.index)
+    notes = [
+        f"{record.config_id} needs {miss.required_bytes / GIB:,.1f} GiB while "
+        f"{PHASE_WORDS[miss.phase]}, {miss.over_bytes / GIB:,.1f} GiB too much; the largest part "
+        f"is {miss.part.replace('_', ' ')} with {miss.part_bytes / GIB:,.1f} GiB.",
+        "Memory does not pool: Ulysses, ring and CFG keep all weights on every GPU; "
+        "only tp and hsdp split them.",
+    ]
+    if miss.weights_alone:
+        notes.append("A smaller or shorter video does not help: the weights alone do not fit.")
+    message = (
+        f"none of {len(table.evaluation.layouts)} legal configurations fits in "
+        f"{table.memory.capacity_bytes / GIB:,.1f} GiB a GPU; {notes[0]}"
+    )
+    problem = Problem(
+        "memory", message, field="--gpus", suggestions=tuple(f"--{n}" for n in miss.needs)
+    )
+    return answer.model_copy(
+        update={
+            "status": "does_not_fit",
+            "problems": header.unique([problem]),
+            "nearest_miss": record,
+            "over_gib": miss.over_bytes / GIB,
+            "would_fit": (*_by_option(session, table), *_by_gpus(session)),
+            "fit_notes": tuple(notes),
+            "warnings": header.unique(header.base_warnings(session)),
+            "trust": header.trust_word(record.provenance_share),
+        }
+    )
+
+
+def _by_option(session: Session, table: Table) -> tuple[Choice, ...]:
+    """Option changes that make a legal layout fit."""
+
+    def estimate(options: Options) -> object:
+        return memory_of(session.with_options(options), table.evaluation.layouts)
+
+    found = remedies(estimate, table.evaluation.layouts, session.behaviour.options)  # type: ignore[arg-type]
+    return tuple(_choice(session, table, remedy) for remedy in found)
+
+
+def _choice(session: Session, table: Table, remedy: Remedy) -> Choice:
+    changed = session.with_options(remedy.options)
+    one = build_table(changed, table.evaluation.layouts.take(np.array([remedy.index])))
+    needs = None
+    if remedy.host_bytes is not None:
+        needs = f"{remedy.host_bytes / GIB:,.0f} GiB host RAM, pass --host-ram"
+    return Choice(
+        title=remedy.change.replace("=", " ").replace("_", " "),
+        config_id=one.config_id(0),
+        option=remedy.change,
+        num_gpus=one.num_gpus(0),
+        latency_ms=float(one.evaluation.latency_s[0]) * MS_PER_S,
+        memory_gib=remedy.peak_bytes / GIB,
+        host_memory_gib=None if remedy.host_bytes is None else remedy.host_bytes / GIB,
+        needs=needs,
+    )
+
+
+def _by_gpus(session: Session) -> tuple[Choice, ...]:
+    """The smallest larger number of the same devices on which something fits."""
+    for count in MORE_GPUS:
+        if count <= session.system.num_gpus:
+            continue
+        system = replace(session.system, num_gpus=count, gpus_per_node=count, nodes=1, warnings=())
+        larger = open_session(
+            session.workload,
+            system,
+            engine=f"{session.engine.name}@{session.version.date}",
+            options=session.options,
+        )
+        found = legality(larger, search_space(larger))
+        table = build_table(larger, found.layouts.take(found.legal))
+        fits = np.flatnonzero(table.memory.fits)
+        if fits.size:
+            row = int(fits[np.argmin(table.evaluation.latency_s[fits])])
+            device = session.system.device
+            return (
+                Choice(
+                    title=f"more GPUs: {count}x {device.title}",
+                    config_id=table.config_id(row),
+                    num_gpus=count,
+                    latency_ms=float(table.evaluation.latency_s[row]) * MS_PER_S,
+                    memory_gib=float(table.memory.peak_bytes[row]) / GIB,
+                    needs=f"--gpus {count}x{device.id}",
+                ),
+            )
+    return ()

@@ -1,0 +1,319 @@
+"""One configuration in full: stages, operators, memory, and measurements beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from perfmodel import catalog, engines
+from perfmodel.api import header
+from perfmodel.api.misfit import PHASE_WORDS
+from perfmodel.api.records import (
+    BOUND_WORDS,
+    LOSSY_DTYPES,
+    Table,
+    low_high_ms,
+    operators,
+    prediction,
+    with_commands,
+)
+from perfmodel.api.session import Session, open_session
+from perfmodel.api.table import build_table, legality, search_space
+from perfmodel.engines.base import problems
+from perfmodel.errors import BadInput, Problem, Refused
+from perfmodel.memory import NO, PHASES
+from perfmodel.pipeline.evaluate import STAGES
+from perfmodel.pipeline.lines import Stage, plain_line
+from perfmodel.report.answer import PredictAnswer, StageRow
+from perfmodel.spec.hardware import System
+from perfmodel.spec.parallel import Layouts, ParallelConfig, parse_parallel
+from perfmodel.spec.workload import Options, Workload
+from perfmodel.units import GIB, MS_PER_S, PERCENT, S_PER_HOUR
+
+STAGE_NAMES = {
+    "text": "text_encode",
+    "output": "transfer",
+    "output_copy": "transfer",
+    "mp4": "video_encode",
+    "media": "video_encode",
+    "decode": "vae_decode",
+    "encode": "vae_encode",
+    "diffuse": "denoise",
+}
+
+
+def predict(
+    workload: Workload,
+    system: System,
+    *,
+    parallel: str | ParallelConfig | None = None,
+    launch: Sequence[str] | None = None,
+    engine: str = engines.DEFAULT_ENGINE,
+    options: Options | None = None,
+    measured: Mapping[str, float] | None = None,
+    overrides: Mapping[str, float] | None = None,
+    price_per_gpu_hour: float | None = None,
+    fit: Path | None = None,
+    strict: bool = False,
+) -> PredictAnswer:
+    """Predict one configuration.
+
+    Args:
+        workload: the request.
+        system: the machine.
+        parallel: keys, an id or a record; None is one device.
+        launch: a launch command as typed, read instead of `parallel`.
+        engine: ``name[@version|@date]``.
+        options: fixed choices.
+        measured: measured stages [ms], set beside the prediction.
+        overrides: stages [ms] that replace the prediction.
+        price_per_gpu_hour: turns GPU-seconds into money.
+        fit: calibration file.
+        strict: refuse priors.
+
+    Raises:
+        Refused: the configuration is illegal; all reasons.
+        BadInput, MissingData: see `perfmodel.errors`.
+    """
+    config, workload, options = _asked(parallel, launch, engine, workload, options or Options())
+    session = open_session(workload, system, engine=engine, options=options, fit=fit, strict=strict)
+    found = problems(session.engine.rules(), session.context, config)
+    errors = [problem for problem in found if problem.severity == "error"]
+    if errors:
+        raise Refused(*errors)
+    table = _table(session, config, overrides or {})
+    record = with_commands(table, 0, prediction(table, 0))
+    if price_per_gpu_hour is not None and record.gpu_seconds_per_request is not None:
+        hours = record.gpu_seconds_per_request / S_PER_HOUR
+        record = record.model_copy(update={"price_per_request": hours * price_per_gpu_hour})
+    return _answer(session, table, record, measured or {}, found)
+
+
+def predict_all(
+    workload: Workload,
+    system: System,
+    *,
+    engine: str = engines.DEFAULT_ENGINE,
+    options: Options | None = None,
+) -> dict[str, np.ndarray]:
+    """All legal configurations as numpy columns: degrees, stages [ms], latency [ms], peak [GiB]."""
+    session = open_session(workload, system, engine=engine, options=options)
+    found = legality(session, search_space(session))
+    table = build_table(session, found.layouts.take(found.legal))
+    layouts = table.evaluation.layouts
+    columns: dict[str, np.ndarray] = {
+        name: getattr(layouts, name) for name in Layouts.__dataclass_fields__
+    }
+    columns["config_id"] = np.array([table.config_id(row) for row in range(len(layouts))])
+    for name in STAGES:
+        columns[f"{name}_ms"] = table.evaluation.stages[name].total_s * MS_PER_S
+    columns["latency_ms"] = table.evaluation.latency_s * MS_PER_S
+    columns["peak_memory_gib"] = table.memory.peak_bytes / GIB
+    columns["fits"] = table.memory.fits
+    return columns
+
+
+def _asked(
+    parallel: str | ParallelConfig | None,
+    launch: Sequence[str] | None,
+    engine: str,
+    workload: Workload,
+    options: Options,
+) -> tuple[ParallelConfig, Workload, Options]:
+    """The configuration, and what a launch command or an id adds to workload and options."""
+    if launch:
+        read = engines.parse_engine(engine)[0].read_launch(launch)
+        options = Options.model_validate({**options.model_dump(), **read.options})
+        if read.model and "model" not in workload.model_fields_set:
+            workload = workload.model_copy(update={"model": read.model})
+        return read.parallel, workload, options
+    if isinstance(parallel, ParallelConfig):
+        return parallel, workload, options
+    config, suffixes = parse_parallel(parallel or "single")
+    for suffix in suffixes:
+        options = _with_suffix(options, suffix)
+    if options.vae_tiling == "on" and config.vae_patch == 1:
+        config = replace(config, vae_tiling=True)
+    return config, workload, options
+
+
+def _with_suffix(options: Options, suffix: str) -> Options:
+    """Options that an id part such as ``fp8`` or ``offload-layer`` stands for."""
+    name, _, value = suffix.partition("-")
+    change: dict[str, object]
+    if name in LOSSY_DTYPES:
+        change = {"dtype": name}
+    elif name == "cache":
+        change = {"cache_skip": float(value)}
+    else:
+        change = {"offload": {"layer": "layerwise"}.get(value, value)}
+    return Options.model_validate({**options.model_dump(), **change})
+
+
+def _table(session: Session, config: ParallelConfig, overrides: Mapping[str, float]) -> Table:
+    table = build_table(session, Layouts.of([config, ParallelConfig()]))
+    table = replace(table, single=1)
+    if not overrides:
+        return table
+    stages = dict(table.evaluation.stages)
+    for name, milliseconds in _stage_values(overrides, "--set").items():
+        given = plain_line(
+            name,
+            "given",
+            "host",
+            np.full(1, milliseconds / MS_PER_S),
+            count=1,
+            bound="given",
+            provenance="measured",
+        )
+        stages[name] = Stage(name, (given,), np.zeros(2, np.intp), 1)
+    return replace(table, evaluation=replace(table.evaluation, stages=stages))
+
+
+def _stage_values(values: Mapping[str, float], flag: str) -> dict[str, float]:
+    """`values` by the names of the contract; unknown stages are refused."""
+    known = {STAGE_NAMES.get(name, name): value for name, value in values.items()}
+    bad = [
+        Problem(
+            "stage",
+            f'no stage "{name}" in {flag}; stages: {", ".join(STAGES)}',
+            field=flag,
+            value=name,
+            legal_values=STAGES,
+        )
+        for name in known
+        if name not in STAGES
+    ]
+    if bad:
+        raise BadInput(*bad)
+    return known
+
+
+def _answer(
+    session: Session,
+    table: Table,
+    record: object,
+    measured: Mapping[str, float],
+    found: Sequence[Problem],
+) -> PredictAnswer:
+    config = table.evaluation.layouts.row(0)
+    command = header.command_line(session, "predict", {"parallel": table.config_id(0)})
+    denoise = table.evaluation.stages["denoise"]
+    case = int(denoise.index[0])
+    bound_s = sum(float(line.roof_s[case]) for line in denoise.lines)
+    share = record.provenance_share  # type: ignore[attr-defined]
+    warnings = [
+        *header.base_warnings(session),
+        *(problem for problem in found if problem.severity == "warning"),
+        *header.idle_warning(session, config),
+        *header.prior_warning(session, share),
+    ]
+    stages = _stage_rows(table, record, measured)
+    answer = PredictAnswer(
+        workload=header.workload_info(session),
+        system=header.system_info(session),
+        engine=header.engine_info(session),
+        prediction=record,  # type: ignore[arg-type]
+        stages=stages,
+        operators=operators(table, 0),
+        denoise_lower_bound_ms=bound_s * MS_PER_S,
+        largest_gap=_largest_gap(stages),
+        warnings=header.unique(warnings),
+        trust=header.trust_word(share),  # type: ignore[arg-type]
+        evidence=header.evidence(session, catalog.load_fit(session.system.device.id)),
+        provenance=header.provenance(session),
+        command=command,
+        answer_id=header.answer_id(session, command),
+    )
+    return _fit_status(table, answer)
+
+
+def _fit_status(table: Table, answer: PredictAnswer) -> PredictAnswer:
+    if int(table.memory.fit_status[0]) != NO:
+        return answer
+    over = float(table.memory.required_bytes[0]) - table.memory.capacity_bytes
+    live = table.memory.by_phase_bytes[:, 0] - table.memory.slack_bytes[:, 0]
+    phase = PHASES[int(live.argmax())]
+    message = (
+        f"{table.config_id(0)} needs {float(live.max()) / GIB:,.1f} of "
+        f"{table.memory.capacity_bytes / GIB:,.1f} GiB a GPU while {PHASE_WORDS[phase]}, "
+        f"{over / GIB:,.1f} GiB too much; perfmodel recommend lists what would fit"
+    )
+    return answer.model_copy(
+        update={
+            "status": "does_not_fit",
+            "problems": header.unique([Problem("memory", message, field="--parallel")]),
+            "over_gib": over / GIB,
+        }
+    )
+
+
+def _stage_rows(
+    table: Table, record: object, measured: Mapping[str, float]
+) -> tuple[StageRow, ...]:
+    """The stage table, with measurements where they were given, and the request below it."""
+    seen = _stage_values({k: v for k, v in measured.items() if k != "request"}, "--measured")
+    predicted, low, high = record.stages_ms, record.stages_low_ms, record.stages_high_ms  # type: ignore[attr-defined]
+    rows = [
+        _stage_row(
+            name,
+            getattr(predicted, name),
+            (getattr(low, name), getattr(high, name)),
+            seen.get(name),
+            record.stages_bound.get(name),  # type: ignore[attr-defined]
+            record.stages_basis.get(name),  # type: ignore[attr-defined]
+        )
+        for name in STAGES
+    ]
+    latency_s = float(table.evaluation.latency_s[0])
+    ends = low_high_ms(latency_s, float(table.halfwidth_s[0]))
+    request = measured.get("request")
+    if request is None and len(seen) == len([r for r in rows if r.predicted_ms]):
+        request = sum(seen.values())
+    rows.append(_stage_row("request", latency_s * MS_PER_S, ends, request, None, None))
+    return tuple(rows)
+
+
+def _stage_row(
+    name: str,
+    predicted_ms: float,
+    ends_ms: tuple[float, float],
+    measured_ms: float | None,
+    bound: str | None,
+    basis: str | None,
+) -> StageRow:
+    outside = None
+    error = None
+    if measured_ms:
+        error = (predicted_ms / measured_ms - 1) * PERCENT
+        outside = not ends_ms[0] <= measured_ms <= ends_ms[1]
+    return StageRow(
+        stage=name,
+        predicted_ms=predicted_ms,
+        low_ms=ends_ms[0],
+        high_ms=ends_ms[1],
+        measured_ms=measured_ms,
+        error_pct=error,
+        outside_range=outside,
+        bound=BOUND_WORDS.get(bound, bound) if bound else None,
+        basis=basis,
+    )
+
+
+def _largest_gap(stages: Sequence[StageRow]) -> str | None:
+    gaps = [
+        (row.measured_ms - row.predicted_ms, row)
+        for row in stages
+        if row.measured_ms and row.predicted_ms is not None and row.stage != "request"
+    ]
+    if not gaps:
+        return None
+    gap, row = max(gaps, key=lambda pair: abs(pair[0]))
+    pin = next((k for k, v in STAGE_NAMES.items() if v == row.stage), row.stage)
+    return (
+        f"Largest gap: {row.stage.replace('_', ' ')}, {gap:+,.0f} ms, {row.bound or 'unknown'}: "
+        f"pin it with --set {pin}={row.measured_ms:.0f}"
+    )

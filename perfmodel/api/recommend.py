@@ -1,0 +1,324 @@
+"""Which configurations are worth running, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel import catalog, engines
+from perfmodel.api import header, misfit
+from perfmodel.api.records import Table, prediction, with_commands
+from perfmodel.api.session import Session, open_session
+from perfmodel.api.table import Legality, build_table, config_warnings, legality, search_space
+from perfmodel.errors import MissingData, Refused
+from perfmodel.report.answer import (
+    Answer,
+    Choice,
+    Combinations,
+    Prediction,
+    RejectedRow,
+    ScalingRow,
+)
+from perfmodel.search.explain import contrasts, why
+from perfmodel.search.rank import Ranking, best_by_world, denoise_layouts, rank, score
+from perfmodel.spec.hardware import System
+from perfmodel.spec.workload import Options, Workload
+from perfmodel.units import GIB, MS_PER_S, PERCENT, S_PER_HOUR
+
+LOSSY_DTYPE = "fp8"
+COMMANDS_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class _Ranked:
+    """A table with its order; several of them compete when lossy options may win."""
+
+    table: Table
+    allowed: NDArray[np.bool_]
+    ranking: Ranking
+
+
+def recommend(
+    workload: Workload,
+    system: System,
+    *,
+    engine: str = engines.DEFAULT_ENGINE,
+    options: Options | None = None,
+    objective: str = "latency",
+    allow_lossy: bool = False,
+    use_all_gpus: bool = False,
+    top: int = 5,
+    max_latency_ms: float | None = None,
+    price_per_gpu_hour: float | None = None,
+    fit: Path | None = None,
+    strict: bool = False,
+) -> Answer:
+    """Rank all parallel configurations of a request on a machine.
+
+    Args:
+        workload: the request.
+        system: the machine.
+        engine: ``name[@version|@date]``.
+        options: fixed choices.
+        objective: latency, throughput, memory or cost.
+        allow_lossy: rank fp8 with the rest.
+        use_all_gpus: leave out configurations of fewer devices.
+        top: recommendations returned.
+        max_latency_ms: leave out slower ones.
+        price_per_gpu_hour: turns GPU-seconds into money.
+        fit: calibration file.
+        strict: refuse priors.
+
+    Returns:
+        The answer; status ``does_not_fit`` when nothing fits.
+
+    Raises:
+        BadInput, Refused, MissingData: see `perfmodel.errors`.
+    """
+    session = open_session(workload, system, engine=engine, options=options, fit=fit, strict=strict)
+    found = legality(session, search_space(session))
+    if not found.legal.any():
+        raise _nothing_legal(session, found)
+    layouts = found.layouts.take(found.legal)
+    table = build_table(session, layouts)
+    ranked = _rank(table, objective, use_all_gpus, max_latency_ms)
+    answer = _answer(session, found, table, objective)
+    if not ranked.allowed.any():
+        return misfit.explain(session, table, answer)
+    variants = [ranked]
+    lossy = _lossy_session(session)
+    if allow_lossy and lossy is not None:
+        variants.append(_rank(build_table(lossy, layouts), objective, use_all_gpus, max_latency_ms))
+    best, records = _top(variants, top)
+    warnings = [
+        *header.base_warnings(session),
+        *config_warnings(session, best.table, int(best.ranking.order[0])),
+        *header.prior_warning(session, records[0].provenance_share),
+    ]
+    return answer.model_copy(
+        update={
+            "recommendations": tuple(_priced(r, price_per_gpu_hour) for r in records),
+            **_around_the_best(best, lossy),
+            "scaling": _scaling(ranked),
+            "throughput_best": _throughput_best(ranked),
+            "warnings": header.unique(warnings),
+            "trust": header.trust_word(records[0].provenance_share),
+            "evidence": header.evidence(session, catalog.load_fit(system.device.id)),
+        }
+    )
+
+
+def _nothing_legal(session: Session, found: Legality) -> Refused:
+    from perfmodel.engines.base import problems
+
+    reasons = problems(session.engine.rules(), session.context, found.layouts.row(0))
+    return Refused(*(problem for problem in reasons if problem.severity == "error"))
+
+
+def _answer(session: Session, found: Legality, table: Table, objective: str) -> Answer:
+    command = header.command_line(session, "recommend", {"objective": objective})
+    legal = int(found.legal.sum())
+    fitting = int(table.memory.fits.sum())
+    rejected = list(found.rejected)
+    if fitting < legal:
+        over = RejectedRow(
+            rule="memory",
+            count=legal - fitting,
+            title="needs more memory than a GPU has",
+            example=misfit.memory_example(table),
+        )
+        rejected.append(over)
+    return Answer(
+        workload=header.workload_info(session),
+        system=header.system_info(session),
+        engine=header.engine_info(session),
+        objective=objective,
+        combinations=Combinations(
+            total=len(found.layouts),
+            legal=legal,
+            fitting=fitting,
+            rejected=len(found.layouts) - legal,
+        ),
+        rejected=tuple(rejected),
+        provenance=header.provenance(session),
+        command=command,
+        answer_id=header.answer_id(session, command),
+    )
+
+
+def _rank(
+    table: Table, objective: str, use_all_gpus: bool, max_latency_ms: float | None
+) -> _Ranked:
+    evaluation, num_gpus = table.evaluation, table.session.system.num_gpus
+    allowed = table.memory.fits.copy()
+    if use_all_gpus:
+        allowed &= evaluation.layouts.world_size == num_gpus
+    if max_latency_ms is not None:
+        # Where nothing is fast enough the fastest is shown, and the command exits with 5.
+        fast = allowed & (evaluation.latency_s * MS_PER_S <= max_latency_ms)
+        allowed = fast if fast.any() else allowed
+    scores = score(evaluation, table.memory.peak_bytes, objective, num_gpus)
+    return _Ranked(table, allowed, rank(evaluation, allowed, scores, table.memory.peak_bytes))
+
+
+def _top(variants: Sequence[_Ranked], top: int) -> tuple[_Ranked, list[Prediction]]:
+    """The first `top` places over all variants, as records, and the variant that won."""
+    places = [
+        (float(v.ranking.score[row]), number, place, int(row))
+        for number, v in enumerate(variants)
+        for place, row in enumerate(v.ranking.order[: max(top, 1)])
+    ]
+    # Ties of one variant keep the order that memory gave them.
+    if len(variants) > 1:
+        places.sort(key=lambda p: p[0])
+    best = variants[places[0][1]]
+    best_s = float(best.table.evaluation.latency_s[places[0][3]])
+    records = []
+    for number, (_, variant, place, row) in enumerate(places[:top], start=1):
+        ranked = variants[variant]
+        latency_s = float(ranked.table.evaluation.latency_s[row])
+        record = prediction(
+            ranked.table,
+            row,
+            rank=number,
+            vs_best_pct=(latency_s / best_s - 1) * PERCENT,
+            tied_with_best=number > 1 and ranked is best and bool(ranked.ranking.tied[place]),
+            why=_why(ranked, row) if number == 1 else None,
+        )
+        shown = number <= COMMANDS_SHOWN
+        records.append(with_commands(ranked.table, row, record) if shown else record)
+    return best, records
+
+
+def _why(ranked: _Ranked, row: int) -> str:
+    layouts = ranked.table.evaluation.layouts
+    return why(ranked.table.evaluation, row, contrasts(layouts, ranked.ranking.order, row))
+
+
+def _priced(record: Prediction, price_per_gpu_hour: float | None) -> Prediction:
+    if price_per_gpu_hour is None or record.gpu_seconds_per_request is None:
+        return record
+    price = record.gpu_seconds_per_request / S_PER_HOUR * price_per_gpu_hour
+    return record.model_copy(update={"price_per_request": price})
+
+
+def _scaling(ranked: _Ranked) -> tuple[ScalingRow, ...]:
+    """The fastest fitting configuration of each number of devices."""
+    evaluation = ranked.table.evaluation
+    fits = ranked.table.memory.fits
+    best = best_by_world(evaluation, fits)
+    num_gpus = ranked.table.session.system.num_gpus
+    shown = {n: row for n, row in best.items() if n & (n - 1) == 0 or n == num_gpus}
+    latency = {n: float(evaluation.latency_s[row]) for n, row in shown.items()}
+    hourly = {n: (num_gpus // n) * S_PER_HOUR / s for n, s in latency.items()}
+    base = latency.get(1)
+    return tuple(
+        ScalingRow(
+            num_gpus=n,
+            config_id=ranked.table.config_id(row),
+            latency_ms=latency[n] * MS_PER_S,
+            speedup=None if base is None else base / latency[n],
+            efficiency=None if base is None else base / latency[n] / n,
+            requests_per_hour=hourly[n],
+            replicas=num_gpus // n,
+            best_latency=latency[n] == min(latency.values()),
+            best_throughput=hourly[n] == max(hourly.values()),
+        )
+        for n, row in shown.items()
+    )
+
+
+def _throughput_best(ranked: _Ranked) -> ScalingRow | None:
+    return next((row for row in _scaling(ranked) if row.best_throughput), None)
+
+
+def _around_the_best(best: _Ranked, lossy: Session | None) -> dict[str, object]:
+    row = int(best.ranking.order[0])
+    choices = _vae_choices(best.table, row)
+    return {
+        "vae_choices": choices,
+        "vae_note": _vae_note(choices),
+        "lossy_options": _lossy_options(best.table, row, lossy),
+    }
+
+
+def _vae_choices(table: Table, row: int) -> tuple[Choice, ...]:
+    """The VAE layouts of the winner's denoise layout, fastest decode of each number of GPUs."""
+    layouts = table.evaluation.layouts
+    groups = denoise_layouts(layouts)
+    decode_s = table.evaluation.stages["vae_decode"].total_s
+    rows = [int(r) for r in np.flatnonzero(groups == groups[row])]
+    rows.sort(key=lambda r: (layouts.vae_patch[r], layouts.vae_tiling[r]))
+    return tuple(
+        Choice(
+            title=_vae_title(int(layouts.vae_patch[r]), bool(layouts.vae_tiling[r])),
+            config_id=table.config_id(r),
+            num_gpus=int(layouts.vae_patch[r]),
+            vae_decode_ms=float(decode_s[r]) * MS_PER_S,
+            latency_ms=float(table.evaluation.latency_s[r]) * MS_PER_S,
+            memory_gib=float(table.memory.peak_bytes[r]) / GIB,
+            chosen=r == row,
+        )
+        for r in rows
+    )
+
+
+def _vae_title(patch: int, tiling: bool) -> str:
+    if patch == 1:
+        return "1 GPU, tiled" if tiling else "1 GPU"
+    return f"{patch} GPUs"
+
+
+def _vae_note(choices: Sequence[Choice]) -> str | None:
+    """Why more GPUs can decode more slowly."""
+    times = {c.title: c.vae_decode_ms or 0.0 for c in choices}
+    one = times.get("1 GPU")
+    tiled = times.get("1 GPU, tiled")
+    slower = [title for title, ms in times.items() if one and ms > one and "GPUs" in title]
+    if not one or not slower:
+        return None
+    text = f"{slower[0]} decode more slowly than 1: patches overlap and each repeats every launch"
+    if tiled:
+        text += f" (tiles alone cost {tiled - one:+,.0f} ms on one GPU)"
+    return text + "."
+
+
+def _lossy_session(session: Session) -> Session | None:
+    """The same question with fp8 linears; None where the device or the asked dtype rules it out."""
+    if session.behaviour.options.dtype not in ("bf16", "fp16"):
+        return None
+    if LOSSY_DTYPE not in session.context.peak_dtypes:
+        return None
+    try:
+        return session.with_options(session.options.model_copy(update={"dtype": LOSSY_DTYPE}))
+    except MissingData:
+        return None
+
+
+def _lossy_options(table: Table, row: int, lossy: Session | None) -> tuple[Choice, ...]:
+    cache = Choice(
+        title="step cache",
+        option="cache_skip",
+        why="skips whole forwards; give the ratio you measured, --cache skip=0.3",
+    )
+    if lossy is None:
+        return (cache,)
+    one = np.array([row])
+    quantised = build_table(lossy, table.evaluation.layouts.take(one))
+    before = float(table.evaluation.latency_s[row])
+    after = float(quantised.evaluation.latency_s[0])
+    fp8 = Choice(
+        title="fp8 linears",
+        option=f"dtype={LOSSY_DTYPE}",
+        config_id=quantised.config_id(0),
+        latency_ms=after * MS_PER_S,
+        latency_change_pct=(after / before - 1) * PERCENT,
+        memory_gib=float(quantised.memory.peak_bytes[0]) / GIB,
+        memory_change_gib=float(quantised.memory.peak_bytes[0] - table.memory.peak_bytes[row])
+        / GIB,
+    )
+    return (fp8, cache)

@@ -1,0 +1,212 @@
+"""Names and numbers of a question resolved once: engine, model, behaviour, shape, machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from perfmodel import catalog, engines
+from perfmodel.cost.machine import Machine
+from perfmodel.engines.base import Behaviour, Context, Engine, Version
+from perfmodel.errors import BadInput, MissingData, Problem
+from perfmodel.pipeline.evaluate import Job
+from perfmodel.shapes import Shape
+from perfmodel.spec.hardware import System
+from perfmodel.spec.model import ModelSpec
+from perfmodel.spec.workload import Options, Workload
+from perfmodel.stages import family as family_of
+from perfmodel.topology import Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A resolved question.
+
+    Attributes:
+        workload, system, options: as asked.
+        engine, version, behaviour: what runs it; `behaviour.options` has the engine's defaults.
+        model: catalogue record.
+        job: what `pipeline.evaluate` takes.
+        context: what legality rules and commands look at.
+        fit_id: the calibration behind the kernel laws, None when they are priors.
+        strict: refuse priors and guesses.
+    """
+
+    workload: Workload
+    system: System
+    options: Options
+    engine: Engine
+    version: Version
+    behaviour: Behaviour
+    model: ModelSpec
+    job: Job
+    context: Context
+    fit_id: str | None
+    strict: bool
+
+    def with_options(self, options: Options) -> Session:
+        """The same question under other options."""
+        return open_session(
+            self.workload,
+            self.system,
+            engine=f"{self.engine.name}@{self.version.label}" if self.version else self.engine.name,
+            options=options,
+            strict=self.strict,
+            resolved=self,
+        )
+
+
+def open_session(
+    workload: Workload,
+    system: System,
+    *,
+    engine: str = engines.DEFAULT_ENGINE,
+    options: Options | None = None,
+    fit: Path | None = None,
+    strict: bool = False,
+    resolved: Session | None = None,
+) -> Session:
+    """Resolve a question.
+
+    Args:
+        workload: the request.
+        system: the machine.
+        engine: ``name``, ``name@version`` or ``name@date``.
+        options: choices that hold for all candidates.
+        fit: calibration file to use instead of the shipped one.
+        strict: refuse where a prior would be used (MissingData).
+        resolved: a session whose engine, model and machine are taken over.
+
+    Raises:
+        BadInput: unknown names, bad sizes.
+        MissingData: a peak rate that does not exist; anything uncalibrated under `strict`.
+    """
+    options = options or Options()
+    found, version = (
+        (resolved.engine, resolved.version) if resolved else engines.parse_engine(engine)
+    )
+    model = resolved.model if resolved else catalog.load_model(workload.model)
+    behaviour = found.behaviour(model, system.device, version, options)
+    family = family_of(model)
+    shape = family.shape(model, workload, behaviour.traits)
+    machine, spread, fit_id = (
+        (resolved.job.machine, resolved.job.spread, resolved.fit_id)
+        if resolved
+        else _machine(system, behaviour, fit, strict=strict)
+    )
+    job = Job(
+        model=model,
+        family=family,
+        shape=shape,
+        behaviour=behaviour,
+        machine=machine,
+        spread=spread,
+    )
+    return Session(
+        workload=workload,
+        system=system,
+        options=options,
+        engine=found,
+        version=version,
+        behaviour=behaviour,
+        model=model,
+        job=job,
+        context=_context(workload, system, model, behaviour, shape, job),
+        fit_id=fit_id,
+        strict=strict,
+    )
+
+
+def _machine(
+    system: System, behaviour: Behaviour, fit: Path | None, *, strict: bool
+) -> tuple[Machine, Mapping[str, float], str | None]:
+    data = _read_fit(fit) if fit else catalog.load_fit(system.device.id)
+    if strict and data is None:
+        raise MissingData(
+            Problem(
+                "uncalibrated",
+                f"{system.device.id} has no fitted kernel laws, and --strict refuses priors; "
+                "measure it: perfmodel bench, then "
+                f"perfmodel calibrate --device {system.device.id}",
+                field="--strict",
+                value=system.device.id,
+            )
+        )
+    terms = catalog.load_terms(behaviour.terms) or {}
+    values = {name: float(entry["value"]) for name, entry in terms.get("terms", {}).items()}
+    machine = Machine.build(system.device, Topology.of(system), fit=data, terms=values)
+    fitted = {n for n, e in terms.get("terms", {}).items() if e["provenance"] == "fitted"}
+    machine = replace(machine, fitted_terms=frozenset(fitted))
+    return machine, terms.get("spread", {}), None if data is None else data.get("fit_id")
+
+
+def _read_fit(path: Path) -> dict[str, Any]:
+    import json
+
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            Problem(
+                "fit-file",
+                f"{path} is no fit file ({error}); make one: perfmodel calibrate --records DIR",
+                field="--fit",
+                value=str(path),
+            )
+        ) from None
+    return data
+
+
+def _context(
+    workload: Workload,
+    system: System,
+    model: ModelSpec,
+    behaviour: Behaviour,
+    shape: Shape,
+    job: Job,
+) -> Context:
+    dims = model.transformer
+    task = model.tasks[shape.task]
+
+    def tokens_at(width: int, height: int, frames: int) -> int:
+        at = np.array([width]), np.array([height]), np.array([frames])
+        return int(job.family.shape_columns(model, shape, *at).tokens[0])
+
+    return Context(
+        behaviour=behaviour,
+        model=model.title,
+        model_id=model.slug,
+        hf_id=model.hf_id,
+        family=model.family,
+        heads=dims.heads,
+        kv_heads=dims.kv_heads,
+        hidden=dims.hidden,
+        ffn_width=dims.ffn,
+        layers=dims.layers,
+        tokens=int(shape.tokens),
+        sound_tokens=int(shape.extra_tokens) if workload.sound else 0,
+        text_tokens=int(shape.text_tokens),
+        branches=shape.branches,
+        distilled=model.distilled,
+        guidance=shape.guidance,
+        task=shape.task,
+        width=int(shape.width),
+        height=int(shape.height),
+        frames=int(shape.frames),
+        fps=shape.fps,
+        steps=int(shape.steps),
+        flow_shift=task.flow_shift,
+        has_input_image=task.condition in ("image", "clip"),
+        num_gpus=system.num_gpus,
+        nodes=system.nodes,
+        gpus_per_node=system.gpus_per_node,
+        device=system.device.id,
+        vendor=system.device.vendor.lower(),
+        device_family=system.device.family,
+        peak_dtypes=frozenset(job.machine.rates.peak_flop_per_s),
+        tokens_at=tokens_at,
+    )

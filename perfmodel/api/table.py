@@ -1,0 +1,106 @@
+"""From a session and layouts to a table of times and memory; legality of layouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.api.records import Table
+from perfmodel.api.session import Session
+from perfmodel.engines.base import problems, violations
+from perfmodel.errors import Problem
+from perfmodel.memory import MemoryTable, memory, vae_memory
+from perfmodel.pipeline.evaluate import evaluate
+from perfmodel.report.answer import RejectedRow
+from perfmodel.search.enumerate import COMPUTE_AXES, candidates
+from perfmodel.spec.parallel import Layouts
+
+
+@dataclass(frozen=True, slots=True)
+class Legality:
+    """Which layouts an engine takes.
+
+    Attributes:
+        layouts: all candidates.
+        legal: those that break no rule, ``[N]``.
+        rejected: rules by how many candidates they rejected first.
+    """
+
+    layouts: Layouts
+    legal: NDArray[np.bool_]
+    rejected: tuple[RejectedRow, ...]
+
+
+def search_space(session: Session) -> Layouts:
+    """Candidates for the searched axes of the engine and the requested tiling."""
+    useful = session.engine.searched_axes(session.behaviour)
+    tilings = {"auto": (0, 1), "on": (1,), "off": (0,)}[session.options.vae_tiling]
+    layouts = candidates(
+        session.system.num_gpus,
+        axes=tuple(axis for axis in COMPUTE_AXES if axis in useful),
+        tilings=tilings,
+        weight_sharding="hsdp" in useful,
+    )
+    return layouts if "vae_patch" in useful else layouts.take(layouts.vae_patch == 1)
+
+
+def legality(session: Session, layouts: Layouts) -> Legality:
+    """Split candidates into legal ones and rejections by the first rule that they break."""
+    rules = session.engine.rules()
+    broken = violations(rules, session.context, layouts)
+    open_rows = np.ones(len(layouts), bool)
+    rejected = []
+    titles = {rule.id: rule for rule in rules}
+    for rule_id, column in broken.items():
+        first = column & open_rows
+        open_rows &= ~column
+        if first.any():
+            example = layouts.row(int(np.flatnonzero(first)[0]))
+            problem = titles[rule_id].problem(session.context, example)
+            rejected.append(
+                RejectedRow(
+                    rule=rule_id,
+                    count=int(first.sum()),
+                    example=problem.message,
+                    title=titles[rule_id].title,
+                )
+            )
+    rejected.sort(key=lambda row: -row.count)
+    return Legality(layouts, open_rows, tuple(rejected))
+
+
+def memory_of(session: Session, layouts: Layouts) -> MemoryTable:
+    """Memory of `layouts` under the session's options."""
+    job = session.job
+    return memory(
+        job.family.components(job.model),
+        job.family.denoise(job.model, job.shape, job.behaviour.traits),
+        job.shape,
+        layouts,
+        vae=vae_memory(session.model, session.behaviour.traits),
+        behaviour=session.behaviour,
+        system=session.system,
+        text_ops=job.family.text_encode(job.model, job.shape, job.behaviour.traits),
+    )
+
+
+def build_table(session: Session, layouts: Layouts) -> Table:
+    """Times and memory of `layouts`; the row of one device is found if it is there."""
+    single = np.flatnonzero(
+        (layouts.world_size == 1) & (layouts.vae_tiling == layouts.vae_tiling.min())
+    )
+    return Table(
+        session=session,
+        evaluation=evaluate(session.job, layouts),
+        memory=memory_of(session, layouts),
+        single=int(single[0]) if single.size else None,
+    )
+
+
+def config_warnings(session: Session, table: Table, row: int) -> list[Problem]:
+    """Warnings of the engine about one configuration."""
+    config = table.evaluation.layouts.row(row)
+    found = problems(session.engine.rules(), session.context, config)
+    return [problem for problem in found if problem.severity == "warning"]
