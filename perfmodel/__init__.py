@@ -9,7 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfmodel.api import compare, predict, predict_all, recommend
+    from perfmodel.api.compare import compare
+    from perfmodel.api.predict import predict, predict_all
+    from perfmodel.api.recommend import recommend
     from perfmodel.errors import BadInput, MissingData, PerfmodelError, Problem, Refused
     from perfmodel.report.answer import Answer, CompareAnswer, PredictAnswer
     from perfmodel.spec.hardware import System

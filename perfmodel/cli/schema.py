@@ -21,6 +21,7 @@ HOMES = {
     "hardware": "perfmodel.spec.hardware:Device",
     "model": "perfmodel.spec.model:ModelSpec",
 }
+ANSWERS = ("recommend", "predict", "compare", "validate")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -71,4 +72,9 @@ def schema(name: str) -> dict[str, Any]:
         )
     module, _, attribute = HOMES[name].partition(":")
     kind = getattr(import_module(module), attribute)
-    return {"$schema": DIALECT, **TypeAdapter(kind).json_schema(mode="serialization")}
+    found = TypeAdapter(kind).json_schema(mode="serialization")
+    if name in ANSWERS:
+        # fields are added within a major version: a reader must accept those it does not know
+        for record in (found, *found.get("$defs", {}).values()):
+            record.pop("additionalProperties", None)
+    return {"$schema": DIALECT, **found}

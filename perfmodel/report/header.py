@@ -126,7 +126,7 @@ def _option(key: str, value: object) -> str:
             return "compiled" if value else "eager"
         case "guardrails":
             return "guardrails on" if value else "guardrails off"
-    return f"{key.replace('_', ' ')} {value}"
+    return f"{key.replace('vae', 'VAE').replace('_', ' ')} {value}"
 
 
 QUIET = {
@@ -148,7 +148,7 @@ def add_trust(page: Page, answer: Document, best: Prediction | None) -> None:
     for item in answer.evidence:
         source = f" <{item.url}>" if item.url else ""
         page.paragraph(item.text + source, indent=len(label))
-    if answer.trust == "rough":
+    if answer.trust == "rough" and not answer.evidence:
         device = answer.system.device if answer.system else "NAME"
         page.paragraph(
             f"Measure this device: perfmodel bench --out records/, then perfmodel calibrate "

@@ -18,6 +18,7 @@ PART_TITLES = {
     "runtime": "context, allocator",
 }
 PART_NOTES = {"weights": "split by tp, pp or hsdp"}
+POOLING = "does not pool"
 POOLING_NOTE = (
     "Memory does not pool: Ulysses, ring and CFG keep all weights on every GPU; only tp, pp and "
     "hsdp split them."
@@ -84,21 +85,21 @@ def add_no_fit(page: Page, answer: Answer) -> None:
         "NOTHING FITS   ",
     )
     if answer.nearest_miss:
-        add_miss(page, answer.nearest_miss, answer.over_gib)
+        add_miss(page, answer, answer.nearest_miss)
     add_would_fit(page, answer)
 
 
-def add_miss(page: Page, miss: Prediction, over_gib: float | None) -> None:
+def add_miss(page: Page, answer: Answer | PredictAnswer, miss: Prediction) -> None:
     """What the nearest configuration needs, with the memory table."""
-    over = f", {words.gib(over_gib)} GiB too much" if over_gib is not None else ""
+    over = f", {words.gib(answer.over_gib)} GiB too much" if answer.over_gib is not None else ""
     phase = f" ({words.stage_title(miss.peak_phase)})" if miss.peak_phase else ""
-    page.paragraph(
-        f"{miss.config_id} needs {words.gib(miss.peak_memory_gib)} GiB a GPU{phase}{over}",
-        "NEAREST MISS   ",
-    )
+    text = f"{miss.config_id} needs {words.gib(miss.peak_memory_gib)} GiB a GPU{phase}{over}"
+    own = [note for note in answer.fit_notes if note.startswith(miss.config_id)]
+    page.paragraph(" ".join(own) or text, "NEAREST MISS   ")
     page.blank()
     add_memory(page, miss)
-    page.paragraph(POOLING_NOTE, indent=2)
+    if not any(POOLING in note for note in answer.fit_notes):
+        page.paragraph(POOLING_NOTE, indent=2)
 
 
 def add_would_fit(page: Page, answer: Answer | PredictAnswer) -> None:
@@ -107,8 +108,10 @@ def add_would_fit(page: Page, answer: Answer | PredictAnswer) -> None:
         page.blank()
         page.paragraph("least change first", "WOULD FIT, ")
         page.table(_change_columns(answer.would_fit))
+    missed = answer.nearest_miss if isinstance(answer, Answer) else answer.prediction
     for note in answer.fit_notes:
-        page.paragraph(note, indent=2)
+        if missed is None or not note.startswith(missed.config_id):
+            page.paragraph(note, indent=2)
 
 
 def _change_columns(choices: Sequence[Choice]) -> list[Column]:

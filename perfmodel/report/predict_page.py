@@ -13,6 +13,7 @@ from perfmodel.report.recommend_page import headline
 
 COLLECTIVE = "collective"
 NOT_SPLIT = "not_split_"
+WHOLE_STAGE = 0.9
 BASIS_NOTE = (
     "basis: kernels, runs = fitted to microbenchmarks of this GPU, to end-to-end runs; "
     "prior = neither"
@@ -36,7 +37,7 @@ def predict_page(
         _add_losses(page, predicted)
         page.blank()
         if predicted.fit_status == "no":
-            add_miss(page, predicted, answer.over_gib)
+            add_miss(page, answer, predicted)
             add_would_fit(page, answer)
         else:
             add_memory(page, predicted)
@@ -88,7 +89,7 @@ def _add_stages(page: Page, answer: PredictAnswer, predicted: Prediction) -> Non
             Column("80 % range\nms", [words.span(row.low_ms, row.high_ms) for row in rows]),
             Column(
                 "measured m\nms",
-                [words.milliseconds(row.measured_ms) for row in rows],
+                [words.number(row.measured_ms) for row in rows],
                 drop_zero=True,
             ),
             Column("error m", [_error(row) for row in rows], drop_zero=True),
@@ -102,7 +103,7 @@ def _add_stages(page: Page, answer: PredictAnswer, predicted: Prediction) -> Non
     )
     page.paragraph(BASIS_NOTE, indent=2)
     if any(row.outside_range for row in rows):
-        gap = f" Largest gap: {answer.largest_gap}" if answer.largest_gap else ""
+        gap = f" {answer.largest_gap}" if answer.largest_gap else ""
         page.paragraph("! outside the range." + gap, indent=2)
 
 
@@ -119,10 +120,17 @@ def _error(row: StageRow) -> str:
 
 def _add_operators(page: Page, answer: PredictAnswer, most: int) -> None:
     rows = sorted(answer.operators, key=lambda row: -row.time_ms)[: max(most, 0)]
-    if not rows:
-        return
-    page.blank()
-    page.table(operator_columns(rows))
+    for stage in dict.fromkeys(row.stage for row in rows):
+        of_stage = [row for row in rows if row.stage == stage]
+        # a stage that is one operator is in the stage table already
+        if len(of_stage) > 1 or (of_stage[0].time_share or 0.0) < WHOLE_STAGE:
+            page.blank()
+            page.table(operator_columns(of_stage))
+            if stage == "denoise":
+                _add_denoise_total(page, answer)
+
+
+def _add_denoise_total(page: Page, answer: PredictAnswer) -> None:
     predicted, work = answer.prediction, answer.workload
     if predicted and predicted.denoise_per_step_ms is not None and work:
         lower = words.milliseconds(answer.denoise_lower_bound_ms)
@@ -135,17 +143,10 @@ def _add_operators(page: Page, answer: PredictAnswer, most: int) -> None:
 
 
 def operator_columns(rows: Sequence[OperatorRow]) -> list[Column]:
-    """Columns of the operator table, already in the order to show."""
-    several = len({row.stage for row in rows}) > 1
+    """Columns of the operator table of one stage, already in the order to show."""
+    stage = words.stage_title(rows[0].stage)
     return [
-        Column("on one GPU", [row.name.replace("_", " ") for row in rows], right=False),
-        Column(
-            "stage",
-            [words.stage_title(r.stage) if several else "" for r in rows],
-            right=False,
-            drop_zero=True,
-            drop=3,
-        ),
+        Column(f"{stage} on one GPU", [row.name.replace("_", " ") for row in rows], right=False),
         Column("calls", [words.number(row.count) for row in rows]),
         Column("ms each", [words.significant(row.time_each_ms, 4) for row in rows]),
         Column("total ms", [words.milliseconds(row.time_ms) for row in rows]),
@@ -171,8 +172,12 @@ def operator_columns(rows: Sequence[OperatorRow]) -> list[Column]:
 def _message(row: OperatorRow) -> str:
     if row.kind != COLLECTIVE or not row.group_size:
         return ""
-    parts = [f"{row.group_size} GPUs", words.megabytes(row.message_bytes), row.link or ""]
-    return ", ".join(part for part in parts if part and part != words.UNKNOWN)
+    parts = [f"{row.group_size} GPUs", words.megabytes(row.message_bytes)]
+    return ", ".join(part for part in parts if part != words.UNKNOWN)
+
+
+def _loss(name: str) -> str:
+    return name.replace("_", " ").replace("vae", "VAE")
 
 
 def _add_losses(page: Page, predicted: Prediction) -> None:
@@ -185,7 +190,7 @@ def _add_losses(page: Page, predicted: Prediction) -> None:
         if name.startswith(NOT_SPLIT)
     ]
     rest = [
-        f"+ {name.replace('_', ' ')} {words.milliseconds(time)}"
+        f"{'+' if time >= 0 else '-'} {_loss(name)} {words.milliseconds(abs(time))}"
         for name, time in losses.items()
         if not name.startswith(NOT_SPLIT)
     ]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfmodel.report import words
-from perfmodel.report.answer import Answer, Choice, Prediction, ScalingRow
+from perfmodel.report.answer import Answer, Choice, Prediction, RejectedRow, ScalingRow
 from perfmodel.report.header import add_cite, add_header, add_trust
 from perfmodel.report.memory_page import add_no_fit
 from perfmodel.report.page import Column, Page, unbroken
 
 SHOWN_REASONS = 4
-PER_REQUEST = "text encode"
+LONGEST_REASON = 36
+MEMORY_RULE = "memory"
 
 
 def recommend_page(
@@ -88,7 +89,7 @@ def _ties(answer: Answer) -> str:
 
 def _add_ranking(page: Page, answer: Answer) -> None:
     page.blank()
-    page.table(ranking_columns(answer.recommendations), highlight=0)
+    page.table(ranking_columns(answer.recommendations, answer.objective), highlight=0)
     times = [row.stages_ms.text_encode for row in answer.recommendations]
     known = [time for time in times if time]
     if known:
@@ -101,7 +102,7 @@ def _add_ranking(page: Page, answer: Answer) -> None:
         )
 
 
-def ranking_columns(rows: Sequence[Prediction]) -> list[Column]:
+def ranking_columns(rows: Sequence[Prediction], objective: str | None = None) -> list[Column]:
     """Columns of a ranked table; empty ones are left out by the page."""
     several = len({row.num_gpus for row in rows}) > 1
     lossy = any(not row.lossless for row in rows)
@@ -111,9 +112,7 @@ def ranking_columns(rows: Sequence[Prediction]) -> list[Column]:
         Column("GPUs", [str(row.num_gpus) if several else "" for row in rows], drop_zero=True),
         Column("vs best", [_versus(row, not index) for index, row in enumerate(rows)]),
         *time_columns(rows),
-        Column(
-            "GPU-s", [_cost(row.gpu_seconds_per_request) for row in rows], drop=3, drop_zero=True
-        ),
+        *_objective_columns(rows, objective),
         Column(
             "price", [words.significant(row.price_per_request, 3) for row in rows], drop_zero=True
         ),
@@ -131,6 +130,16 @@ def ranking_columns(rows: Sequence[Prediction]) -> list[Column]:
             drop_zero=True,
         ),
     ]
+
+
+def _objective_columns(rows: Sequence[Prediction], objective: str | None) -> list[Column]:
+    """What was asked for, where that is not the time of a request."""
+    if objective == "cost":
+        return [Column("GPU-s", [words.number(r.gpu_seconds_per_request, 0.1) for r in rows])]
+    if objective == "throughput":
+        cells = [words.significant(row.requests_per_hour, 4) for row in rows]
+        return [Column("requests/h", cells)]
+    return []
 
 
 def time_columns(rows: Sequence[Prediction]) -> list[Column]:
@@ -170,10 +179,6 @@ def _ends(row: Prediction, stage: str) -> tuple[float | None, float | None]:
 
 def _total(row: Prediction) -> str:
     return words.milliseconds(row.latency_ms, row.latency_low_ms, row.latency_high_ms)
-
-
-def _cost(value: float | None) -> str:
-    return words.UNKNOWN if value is None else f"{value:,.1f}"
 
 
 def _versus(row: Prediction, first: bool) -> str:
@@ -247,15 +252,23 @@ def _add_combinations(page: Page, answer: Answer) -> None:
         return
     fitting = counted.fitting
     fit = "" if fitting is None else f", {'all' if fitting == counted.legal else fitting} fit"
-    top = sorted(answer.rejected, key=lambda row: -row.count)[:SHOWN_REASONS]
-    reasons = ", ".join(unbroken(f"{row.count:,} {row.title or row.rule}") for row in top)
-    more = ", ..." if len(answer.rejected) > len(top) else ""
+    # what does not fit is legal, and counted before
+    rules = [row for row in answer.rejected if row.rule != MEMORY_RULE]
+    top = sorted(rules, key=lambda row: -row.count)[:SHOWN_REASONS]
+    reasons = ", ".join(unbroken(f"{row.count:,} {_reason(row)}") for row in top)
+    more = ", ..." if len(rules) > len(top) else ""
     page.paragraph(
         f"{counted.total:,} combinations: {counted.legal:,} legal{fit}; {counted.rejected:,} "
         "rejected (--rejected lists them)" + (f": {reasons}{more}" if reasons else ""),
         indent=2,
         hanging=2,
     )
+
+
+def _reason(row: RejectedRow) -> str:
+    """A short title, else the rule's id as words."""
+    title = (row.title or "").rstrip(".")
+    return title if title and len(title) <= LONGEST_REASON else row.rule.replace("-", " ")
 
 
 def _add_rejected(page: Page, answer: Answer) -> None:

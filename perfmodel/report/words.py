@@ -80,17 +80,18 @@ def number(value: float | None, step: float = 1.0) -> str:
 
 
 def milliseconds(value: float | None, low: float | None = None, high: float | None = None) -> str:
-    """A time in ms with no more digits than its range supports (3 digits of it, at least 1 ms)."""
+    """A time in ms with no more digits than its range supports, in steps of 1, 10, 100, ..."""
     if value is None:
         return UNKNOWN
     if 0 < abs(value) < 10 and low is None:
         return significant(value, 3)
-    return number(value, max(1.0, rounding_step(value, low, high, 3)))
+    coarse = 10.0 if low is not None and high is not None and high - low >= 100 else 1.0
+    return number(value, max(coarse, rounding_step(value, low, high, 3)))
 
 
 def span(low: float | None, high: float | None) -> str:
     """``31,600-35,900``: two digits of the width are kept."""
-    if low is None or high is None:
+    if low is None or not high:
         return UNKNOWN
     step = max(1.0, rounding_step(high, low, high, 2))
     return f"{number(low, step)}-{number(high, step)}"
@@ -118,7 +119,9 @@ def percent(fraction: float | None) -> str:
 
 def signed_percent(value: float | None, decimals: int = 1) -> str:
     """A difference that is in percent already: ``+3.9 %``."""
-    return UNKNOWN if value is None else f"{value:+.{decimals}f} %"
+    if value is None:
+        return UNKNOWN
+    return f"{value:+,.{0 if abs(value) >= PERCENT else decimals}f} %"
 
 
 def megabytes(value: float | None) -> str:
