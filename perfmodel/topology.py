@@ -67,10 +67,11 @@ class Topology:
     def of(cls, system: System) -> Topology:
         """Read the rates once.
 
-        A link domain inside a host ends with the host; a rack-scale one spans hosts.
+        A link domain inside a host ends with the host; a rack-scale one spans hosts.  The link
+        rate is the larger of datasheet and best measured.
         """
         device = system.device
-        link = value_of(device.link.bytes_per_s_per_direction)
+        link = max(value_of(device.link.bytes_per_s_per_direction), _best_seen(device))
         domain = device.link.domain_size
         if device.link.topology == "pcie" or not system.p2p:
             domain = 1
@@ -187,6 +188,25 @@ class Topology:
         # Without peer access the network port is fed from host memory as well.
         limited = (inside > 1) | (not self.system.p2p)
         return np.asarray(np.where(limited, np.minimum(rate, within), rate), np.float64)
+
+
+def _best_seen(device: Device) -> float:
+    """Best bus bandwidth measured, without all-reduce (a switch that adds can exceed its link).
+
+    Two dies of a package gather faster than their switch ports allow (Ascend 910C).
+    """
+    measured = device.measured.collectives
+    if measured is None:
+        return 0.0
+    return max(
+        (
+            rate
+            for name, by_ranks in measured.busbw_bytes_per_s.items()
+            if name != "all_reduce"
+            for rate in by_ranks.values()
+        ),
+        default=0.0,
+    )
 
 
 def _pair_rate(device: Device, link_bytes_per_s: float) -> float:

@@ -50,6 +50,8 @@ def parse_gpus(text: str, overrides: Overrides | None = None) -> System:
     nodes, count, name = _split(stripped)
     if not simple(name):
         raise BadInput(_bad_count(text, "no accelerator is named"))
+    if name.endswith(":"):
+        raise BadInput(_bad_count(text, "a count is missing after the colon"))
     if "," in name:
         raise BadInput(_bad_count(text, "one kind of accelerator a call; compare: --vary gpus=A,B"))
     hosts = 1 if nodes is None else nodes

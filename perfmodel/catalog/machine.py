@@ -65,8 +65,7 @@ def load_system(path: str | Path, overrides: Overrides | None = None) -> System:
         device, warning = resolve(machine.device)
     else:
         device = validated(Device, machine.device, f"{label}: device", RULE)
-    nodes = machine.nodes if machine.nodes > 1 or machine.gpus > device.node_size else 1
-    system = build_system(device, count=machine.gpus, nodes=nodes, overrides=merged)
+    system = build_system(device, count=machine.gpus, nodes=machine.nodes, overrides=merged)
     links = tuple(
         DescribedLink(*cable.between, cable.gb_per_s_per_direction * GIGA)
         for cable in machine.links
@@ -98,3 +97,8 @@ def system_yaml(found: Found) -> str:
     if found.settings:
         rows += ["notes:", *(f'- "{setting}"' for setting in found.settings)]
     return "\n".join(rows) + "\n"
+
+
+def looks_like_machine(data: dict[str, Any]) -> bool:
+    """Whether a YAML mapping describes a machine (it names a device) and not a device."""
+    return "device" in data

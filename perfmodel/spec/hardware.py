@@ -9,15 +9,48 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from perfmodel.errors import MissingData, Problem
+from perfmodel.spec.figures import (
+    Alternative,
+    Bandwidth,
+    CacheSize,
+    Capacity,
+    Clock,
+    Count,
+    ExpRate,
+    Figure,
+    Kind,
+    LinkRate,
+    NetworkRate,
+    Number,
+    Power,
+    Rate,
+    Strict,
+    Text,
+    Units,
+    value_of,
+)
 from perfmodel.units import GIGA
 
-Kind = Literal["datasheet", "measured", "derived", "prior"]
-Number = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(strict=True, ge=1, le=100_000)]
-Text = Annotated[str, Field(strict=True, min_length=1)]
+__all__ = [
+    "Alternative",
+    "Collectives",
+    "Compute",
+    "DescribedLink",
+    "Device",
+    "Figure",
+    "HostLink",
+    "Link",
+    "Measured",
+    "Memory",
+    "Network",
+    "Source",
+    "System",
+    "value_of",
+]
+
 Family = Literal[
     "blackwell",
     "blackwell-rtx",
@@ -48,69 +81,7 @@ SAME_PEAK = {
 }
 
 
-class _Strict(BaseModel):
-    """Frozen, and unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Alternative(_Strict):
-    """What another source says about the same figure."""
-
-    value: Number
-    source: Text
-    kind: Kind
-    note: Text | None = None
-
-
-class Figure(_Strict):
-    """One number with its evidence; ``value`` null: the source says there is none."""
-
-    value: Number | None
-    source: Text
-    kind: Kind
-    note: Text | None = None
-    alternatives: tuple[Alternative, ...] = ()
-
-
-_MEASURED_LOW_FRAC = 0.01
-
-
-def _within(low: float, high: float, unit: str, hint: str) -> AfterValidator:
-    """Refuse a figure outside what hardware of this decade can do: a slipped prefix.
-
-    A measured figure may be a hundred times lower: that is what a few CPU cores reach.
-    """
-
-    def check(figure: Figure) -> Figure:
-        least = low * (_MEASURED_LOW_FRAC if figure.kind == "measured" else 1.0)
-        for value in (figure.value, *(other.value for other in figure.alternatives)):
-            if value is not None and not least <= value <= high:
-                raise ValueError(
-                    f"{value:g} {unit} is not plausible, expected {least:.0e} to {high:.0e}; {hint}"
-                )
-        return figure
-
-    return AfterValidator(check)
-
-
-Rate = Annotated[Figure, _within(1e9, 5e16, "FLOP/s", "989 TFLOP/s is written 9.89e+14")]
-ExpRate = Annotated[Figure, _within(1e9, 1e14, "exp/s", "10.7 tera is written 1.07e+13")]
-Bandwidth = Annotated[Figure, _within(1e9, 5e13, "B/s", "3.35 TB/s is written 3.35e+12")]
-LinkRate = Annotated[
-    Figure, _within(1e8, 5e12, "B/s", "per device and direction; 450 GB/s is 4.5e+11")
-]
-NetworkRate = Annotated[
-    Figure, _within(1e8, 4e11, "B/s", "per device and direction; 400 Gb/s is 5e+10")
-]
-Capacity = Annotated[Figure, _within(5e8, 2e13, "B", "80 GB is written 8.0e+10")]
-CacheSize = Annotated[Figure, _within(5e5, 2e9, "B", "50 MB is written 5.0e+7")]
-Units = Annotated[Figure, _within(1, 2000, "units", "multiprocessors, compute units or cube cores")]
-Clock = Annotated[Figure, _within(2e8, 5e9, "Hz", "1980 MHz is written 1.98e+9")]
-Power = Annotated[Figure, _within(5, 5000, "W", "watts of one device")]
-
-
-class Memory(_Strict):
+class Memory(Strict):
     """Device memory: nominal size, what the driver leaves usable, and its rate."""
 
     kind: Text
@@ -120,7 +91,7 @@ class Memory(_Strict):
     l2_bytes: CacheSize | None = None
 
 
-class Compute(_Strict):
+class Compute(Strict):
     """Units that run blocks (SMs, compute units, cube cores), clock and power."""
 
     multiprocessors: Units | None = None
@@ -128,7 +99,7 @@ class Compute(_Strict):
     tdp_w: Power | None = None
 
 
-class Link(_Strict):
+class Link(Strict):
     """The link between devices.
 
     Attributes:
@@ -175,21 +146,21 @@ _PER_DIRECTION = {
 }
 
 
-class HostLink(_Strict):
+class HostLink(Strict):
     """The link of one device to its host."""
 
     kind: Text
     bytes_per_s_per_direction: LinkRate
 
 
-class Network(_Strict):
+class Network(Strict):
     """Between hosts (or supernodes): the share of one device."""
 
     kind: Text
     bytes_per_s_per_direction: NetworkRate
 
 
-class Collectives(_Strict):
+class Collectives(Strict):
     """Best collectives seen inside one node, by number of ranks.
 
     ``busbw_bytes_per_s``: bus bandwidth as nccl-tests defines it; ``small_message_s``: latency
@@ -199,8 +170,8 @@ class Collectives(_Strict):
     source: Text
     kind: Kind
     note: Text | None = None
-    busbw_bytes_per_s: dict[str, dict[int, Number]] = {}
-    small_message_s: dict[str, dict[int, Number]] = {}
+    busbw_bytes_per_s: dict[str, dict[int, Number]] = Field(default_factory=dict)
+    small_message_s: dict[str, dict[int, Number]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _plausible(self) -> Collectives:
@@ -215,23 +186,23 @@ class Collectives(_Strict):
         return self
 
 
-class Measured(_Strict):
+class Measured(Strict):
     """Best rates anyone reached on the device: facts that bound a prediction from below."""
 
-    gemm_flop_per_s: dict[str, Rate] = {}
-    attention_flop_per_s: dict[str, Rate] = {}
+    gemm_flop_per_s: dict[str, Rate] = Field(default_factory=dict)
+    attention_flop_per_s: dict[str, Rate] = Field(default_factory=dict)
     read_bytes_per_s: Bandwidth | None = None
     collectives: Collectives | None = None
 
 
-class Source(_Strict):
+class Source(Strict):
     """Where figures were read."""
 
     url: Text
     what: Text
 
 
-class Device(_Strict):
+class Device(Strict):
     """One accelerator as torch counts it (an Ascend 910C package is two).
 
     Attributes:
@@ -268,8 +239,8 @@ class Device(_Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Device:
-        for problem in _inconsistencies(self):
-            raise ValueError(problem)
+        if problems := _inconsistencies(self):
+            raise ValueError("; ".join(problems))
         return self
 
     def peak(self, dtype: str) -> Figure:
@@ -317,17 +288,6 @@ class Device(_Strict):
         return value_of(self.memory.usable_bytes)
 
 
-def value_of(figure: Figure) -> float:
-    """The number of a figure that must exist.
-
-    Raises:
-        MissingData: the figure is null.
-    """
-    if figure.value is None:
-        raise MissingData(Problem("no-figure", f"a hardware figure is null ({figure.source})"))
-    return figure.value
-
-
 def _inconsistencies(device: Device) -> list[str]:
     found: list[str] = []
     peaks = {name: figure.value for name, figure in device.peak_flop_per_s.items()}
@@ -341,11 +301,16 @@ def _inconsistencies(device: Device) -> list[str]:
             found.append(f"{key}: a number is needed, null is not one")
     if found:
         return found
-    ridge = max(value or 0.0 for value in peaks.values()) / value_of(
-        device.memory.bandwidth_bytes_per_s
-    )
-    if not (1 if device.family == "cpu" else 10) <= ridge <= 10_000:
-        found.append(f"peak over memory rate is {ridge:.3g} FLOP/B; one of them is off by a prefix")
+    # A CPU does a few FLOP for each byte, an accelerator tens to hundreds.
+    least = 0.3 if device.family == "cpu" else 10
+    memory_bytes_per_s = value_of(device.memory.bandwidth_bytes_per_s)
+    for name in ("bf16", "fp16", "fp8"):
+        ridge = (peaks.get(name) or least * memory_bytes_per_s) / memory_bytes_per_s
+        if not least <= ridge <= 10_000:
+            found.append(
+                f"peak_flop_per_s.{name}: {ridge:.3g} FLOP for each byte of memory rate; "
+                "one of the two is off by a prefix"
+            )
     if device.usable_bytes > 1.08 * (device.memory.capacity_bytes.value or 0.0):
         found.append("memory.usable_bytes: more than capacity_bytes")
     for name, figure in device.measured.gemm_flop_per_s.items():
@@ -365,7 +330,7 @@ def _cited(part: object) -> set[str]:
         return {part.source}.union(*(_cited(other) for other in others))
     if isinstance(part, dict):
         return set().union(*(_cited(value) for value in part.values()))
-    if isinstance(part, _Strict):
+    if isinstance(part, Strict):
         return set().union(
             *(_cited(getattr(part, key)) for key in type(part).model_fields if key != "sources")
         )
