@@ -71,6 +71,7 @@ class Behaviour:
         vae_patch_below_world_legal: degrees between 1 and the world size work.
         vae_tile_px, vae_tile_stride_px: tile edge and step in pixels; 0 when not tiled.
         vae_tiling_default: whether a single-rank decode is tiled unless asked otherwise.
+        offload_modes: values of the offload option that the pipeline supports.
         cfg_on_distilled_refused: guidance parallelism on one-branch checkpoints is an error.
         dp_flag_refused: data parallelism is the number of GPUs, never a flag of its own.
         options: the user's options with the engine's defaults filled in.
@@ -116,6 +117,7 @@ class Behaviour:
     vae_tile_px: int = 256
     vae_tile_stride_px: int = 192
     vae_tiling_default: bool = False
+    offload_modes: tuple[str, ...] = ("none", "auto", "text-encoder", "model", "layerwise")
     cfg_on_distilled_refused: bool = True
     dp_flag_refused: bool = True
     options: Options = field(default_factory=Options)
@@ -276,13 +278,16 @@ class Engine(Protocol):
         """
 
 
+def mask(condition: object) -> BoolColumn:
+    """A condition on columns as a plain bool column."""
+    return np.asarray(condition, np.bool_)
+
+
 def violations(
     rules: Sequence[Rule], ctx: Context, layouts: Layouts, severity: Severity = "error"
 ) -> dict[str, BoolColumn]:
     """For each rule of `severity`, which configurations break it."""
-    return {
-        rule.id: rule.violated(ctx, layouts) for rule in rules if rule.severity == severity
-    }
+    return {rule.id: rule.violated(ctx, layouts) for rule in rules if rule.severity == severity}
 
 
 def legal(rules: Sequence[Rule], ctx: Context, layouts: Layouts) -> BoolColumn:

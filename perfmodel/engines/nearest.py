@@ -91,8 +91,9 @@ def _nearest_of(
 def _candidates(config: ParallelConfig, world: int) -> Iterator[ParallelConfig]:
     patches = sorted({1, min(config.vae_patch, world), world} if config.vae_patch > 1 else {1})
     for degrees in _factorisations(world, len(_AXES)):
-        plain = replace(
-            ParallelConfig(vae_tiling=config.vae_tiling), **dict(zip(_AXES, degrees, strict=True))
+        ulysses, cfg, ring, tp, pp, dp = degrees
+        plain = ParallelConfig(
+            cfg, ulysses, ring, tp=tp, pp=pp, dp=dp, vae_tiling=config.vae_tiling
         )
         for patch in patches:
             row = replace(plain, vae_patch=patch)

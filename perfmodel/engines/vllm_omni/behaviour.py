@@ -14,27 +14,36 @@ from perfmodel.stages.base import Traits
 
 class _Transformer(Protocol):
     @property
-    def head_dim(self) -> int: ...
+    def head_dim(self) -> int:
+        """Width of a head."""
 
 
 class ModelLike(Protocol):
     """What is read of a model here."""
 
     @property
-    def slug(self) -> str: ...
+    def slug(self) -> str:
+        """Catalogue id."""
+
     @property
-    def experts(self) -> int: ...
+    def experts(self) -> int:
+        """Full transformers of the pipeline."""
+
     @property
-    def transformer(self) -> _Transformer: ...
+    def transformer(self) -> _Transformer:
+        """The denoiser."""
 
 
 class DeviceLike(Protocol):
     """What is read of a device here."""
 
     @property
-    def family(self) -> str: ...
+    def family(self) -> str:
+        """Architecture family."""
+
     @property
-    def compute_capability(self) -> str | None: ...
+    def compute_capability(self) -> str | None:
+        """CUDA compute capability, e.g. ``10.3``."""
 
 
 SOURCES = (
@@ -192,12 +201,13 @@ def resolve_behaviour(
     return _resolve(model, device, version, options)  # type: ignore[arg-type]
 
 
-def _resolve(
-    model: ModelLike, device: DeviceLike, version: Version, options: Options
-) -> Behaviour:
+def _resolve(model: ModelLike, device: DeviceLike, version: Version, options: Options) -> Behaviour:
     pipeline = pipeline_of(model.slug)
-    if pipeline is not None and pipeline.since and version.release and not has(
-        pipeline.since, version
+    if (
+        pipeline is not None
+        and pipeline.since
+        and version.release
+        and not has(pipeline.since, version)
     ):
         pipeline = None
     resolved, assumed = resolve_options(
@@ -260,4 +270,9 @@ def _with_pipeline(
         has_text_encoder_tp=pipeline.text_encoder_tp and has("text_encoder_tp", version),
         has_spatial_shard=pipeline.spatial_shard and has("spatial_shard", version),
         vae_result_on_rank0=not pipeline.vae_broadcast,
+        offload_modes=tuple(
+            mode
+            for mode in base.offload_modes
+            if pipeline.component_offload or mode != "text-encoder"
+        ),
     )

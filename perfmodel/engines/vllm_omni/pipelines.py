@@ -25,7 +25,7 @@ class Pipeline:
         sound_padded: adds sound frames until the tokens divide.
         vae_broadcast: a distributed decode is sent to all ranks, not kept on rank 0.
         sp, hsdp, pp, vae_patch, spatial_shard, text_encoder_tp: axes that do something.
-        model_offload_flag: only the flag form of model offload works, not the JSON form.
+        component_offload: single components can be chosen for offload (Cosmos3: never).
     """
 
     name: str
@@ -42,7 +42,7 @@ class Pipeline:
     vae_patch: bool = True
     spatial_shard: bool = False
     text_encoder_tp: bool = False
-    model_offload_flag: bool = False
+    component_offload: bool = True
 
 
 _COSMOS3 = Pipeline(
@@ -53,7 +53,7 @@ _COSMOS3 = Pipeline(
     exit_hidden=True,
     sound_padded=True,
     spatial_shard=True,
-    model_offload_flag=True,
+    component_offload=False,
 )
 
 

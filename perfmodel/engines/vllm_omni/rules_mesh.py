@@ -8,7 +8,7 @@ from math import gcd
 
 import numpy as np
 
-from perfmodel.engines.base import BoolColumn, Context, Rule
+from perfmodel.engines.base import BoolColumn, Context, Rule, mask
 from perfmodel.engines.nearest import divisors, parallel_text, refusal, words
 from perfmodel.errors import Problem
 from perfmodel.spec.parallel import IntColumn, Layouts, ParallelConfig
@@ -25,7 +25,7 @@ def _mesh_of(config: ParallelConfig) -> int:
 
 
 def _world_size(ctx: Context, layouts: Layouts) -> BoolColumn:
-    return layouts.world_size > ctx.num_gpus
+    return mask(layouts.world_size > ctx.num_gpus)
 
 
 def _world_size_problem(ctx: Context, config: ParallelConfig) -> Problem:
@@ -37,14 +37,16 @@ def _cfg_branches(ctx: Context, layouts: Layouts) -> BoolColumn:
     if not ctx.behaviour.has_cfg:
         return layouts.cfg > 1
     branches = 1 if ctx.distilled else ctx.branches
-    return (layouts.cfg > 1) & (branches % layouts.cfg != 0)
+    return mask((layouts.cfg > 1) & (branches % layouts.cfg != 0))
 
 
 def _cfg_branches_problem(ctx: Context, config: ParallelConfig) -> Problem:
     branches = 1 if ctx.distilled or not ctx.behaviour.has_cfg else ctx.branches
     if ctx.distilled:
-        refused = "the engine refuses it" if ctx.behaviour.cfg_on_distilled_refused else (
-            "the other ranks repeat the same work"
+        refused = (
+            "the engine refuses it"
+            if ctx.behaviour.cfg_on_distilled_refused
+            else ("the other ranks repeat the same work")
         )
         why = f"{ctx.model} is distilled and runs without classifier-free guidance ({refused})"
     elif branches == 1:
@@ -56,7 +58,7 @@ def _cfg_branches_problem(ctx: Context, config: ParallelConfig) -> Problem:
 
 
 def _tensor(ctx: Context, layouts: Layouts) -> BoolColumn:
-    return (layouts.tp > 1) & (_shared_width(ctx) % layouts.tp != 0)
+    return mask((layouts.tp > 1) & (_shared_width(ctx) % layouts.tp != 0))
 
 
 def _widths(ctx: Context) -> dict[str, int]:
@@ -80,7 +82,7 @@ def _tensor_problem(ctx: Context, config: ParallelConfig) -> Problem:
 
 def _pipeline(ctx: Context, layouts: Layouts) -> BoolColumn:
     most = ctx.layers if ctx.behaviour.has_pp else 1
-    return layouts.pp > most
+    return mask(layouts.pp > most)
 
 
 def _pipeline_problem(ctx: Context, config: ParallelConfig) -> Problem:
@@ -96,7 +98,7 @@ def _pipeline_problem(ctx: Context, config: ParallelConfig) -> Problem:
 
 
 def _hsdp_model(ctx: Context, layouts: Layouts) -> BoolColumn:
-    return (layouts.hsdp > 1) & (not ctx.behaviour.has_hsdp)
+    return mask((layouts.hsdp > 1) & (not ctx.behaviour.has_hsdp))
 
 
 def _hsdp_model_problem(ctx: Context, config: ParallelConfig) -> Problem:
@@ -108,7 +110,7 @@ def _hsdp_model_problem(ctx: Context, config: ParallelConfig) -> Problem:
 
 
 def _hsdp_with(ctx: Context, layouts: Layouts) -> BoolColumn:
-    return (layouts.hsdp > 1) & ((layouts.tp > 1) | (layouts.pp > 1) | (layouts.dp > 1))
+    return mask((layouts.hsdp > 1) & ((layouts.tp > 1) | (layouts.pp > 1) | (layouts.dp > 1)))
 
 
 def _hsdp_with_problem(ctx: Context, config: ParallelConfig) -> Problem:
@@ -124,7 +126,7 @@ def _hsdp_with_problem(ctx: Context, config: ParallelConfig) -> Problem:
 def _hsdp_mesh(ctx: Context, layouts: Layouts) -> BoolColumn:
     mesh, shards = _mesh(layouts), layouts.hsdp * layouts.hsdp_replicate
     combined = (layouts.hsdp > 1) & (mesh > 1) & (mesh != shards)
-    return combined | ((layouts.hsdp == 1) & (layouts.hsdp_replicate > 1))
+    return mask(combined | ((layouts.hsdp == 1) & (layouts.hsdp_replicate > 1)))
 
 
 def _hsdp_mesh_problem(ctx: Context, config: ParallelConfig) -> Problem:
@@ -136,13 +138,14 @@ def _hsdp_mesh_problem(ctx: Context, config: ParallelConfig) -> Problem:
         f"hsdp={config.hsdp} x hsdp_replicate={config.hsdp_replicate} covers {shards} ranks, but "
         f"the other axes make {mesh}"
     )
-    meshes = tuple(f"{d}x{mesh // d}" for d in divisors(mesh) if d > 1)
+    ranks = mesh if mesh <= ctx.num_gpus else ctx.num_gpus
+    meshes = tuple(f"{d}x{ranks // d}" for d in divisors(ranks) if d > 1)
     return refusal("hsdp-mesh", ctx, config, "hsdp", clash, meshes)
 
 
 def _text_encoder_tp(ctx: Context, layouts: Layouts) -> BoolColumn:
     most = layouts.world_size if ctx.behaviour.has_text_encoder_tp else np.int64(1)
-    return layouts.text_encoder_tp > most
+    return mask(layouts.text_encoder_tp > most)
 
 
 def _text_encoder_tp_problem(ctx: Context, config: ParallelConfig) -> Problem:
@@ -161,7 +164,7 @@ def _text_encoder_tp_problem(ctx: Context, config: ParallelConfig) -> Problem:
 
 
 def _idle(ctx: Context, layouts: Layouts) -> BoolColumn:
-    return layouts.world_size < ctx.num_gpus
+    return mask(layouts.world_size < ctx.num_gpus)
 
 
 def _idle_problem(ctx: Context, config: ParallelConfig) -> Problem:

@@ -6,13 +6,16 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from perfmodel.engines.base import BoolColumn, Context, Rule
+from perfmodel.engines.base import BoolColumn, Context, Rule, mask
 from perfmodel.engines.nearest import divisors, refusal, words
 from perfmodel.engines.vllm_omni.behaviour import BACKENDS
 from perfmodel.errors import Problem
 from perfmodel.spec.parallel import Layouts, ParallelConfig
 
 _WHEEL = "https://pypi.org/project/vllm-omni/0.30.0/ vllm_omni/"
+# Limits of the request fields, vllm_omni/entrypoints/openai/protocol/{videos,images}.py.
+MOST_STEPS = 200
+MOST_GUIDANCE = 20.0
 _PLAIN_DTYPE = {"fp8_block": "fp8", "fp16": "bf16"}
 
 
@@ -96,8 +99,41 @@ def _attention_problem(ctx: Context, config: ParallelConfig) -> Problem:
     )
 
 
+def _offload(ctx: Context, layouts: Layouts) -> BoolColumn:
+    return _all(layouts, ctx.behaviour.options.offload not in ctx.behaviour.offload_modes)
+
+
+def _offload_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    given, modes = ctx.behaviour.options.offload, ctx.behaviour.offload_modes
+    return Problem(
+        "offload-mode",
+        f"--offload {given} names a component, but {ctx.model} has its text tower inside the "
+        f"transformer; legal: {words(modes)}; try --offload model",
+        field="--offload",
+        value=given,
+        legal_values=modes,
+        suggestions=("--offload model",),
+    )
+
+
+def _limits(ctx: Context, layouts: Layouts) -> BoolColumn:
+    return _all(layouts, ctx.steps > MOST_STEPS or ctx.guidance > MOST_GUIDANCE)
+
+
+def _limits_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    return Problem(
+        "request-limits",
+        f"{ctx.steps} steps at guidance {ctx.guidance:g}: the server takes at most {MOST_STEPS} "
+        f"steps and guidance {MOST_GUIDANCE:g} in a request",
+        field="--steps",
+        value=str(ctx.steps),
+        legal_values=(f"1 to {MOST_STEPS}",),
+        severity="warning",
+    )
+
+
 def _vae_model(ctx: Context, layouts: Layouts) -> BoolColumn:
-    return (layouts.vae_patch > 1) & (not ctx.behaviour.has_vae_patch)
+    return mask((layouts.vae_patch > 1) & (not ctx.behaviour.has_vae_patch))
 
 
 def _vae_model_problem(ctx: Context, config: ParallelConfig) -> Problem:
@@ -112,7 +148,7 @@ def _vae_world(ctx: Context, layouts: Layouts) -> BoolColumn:
     world = layouts.world_size
     between = (layouts.vae_patch > 1) & (layouts.vae_patch != world)
     too_many = layouts.vae_patch > world
-    return too_many if ctx.behaviour.vae_patch_below_world_legal else too_many | between
+    return mask(too_many if ctx.behaviour.vae_patch_below_world_legal else too_many | between)
 
 
 def _vae_world_problem(ctx: Context, config: ParallelConfig) -> Problem:
@@ -125,7 +161,7 @@ def _vae_world_problem(ctx: Context, config: ParallelConfig) -> Problem:
 
 
 def _vae_tiling(ctx: Context, layouts: Layouts) -> BoolColumn:
-    return (layouts.vae_patch > 1) & (ctx.behaviour.options.vae_tiling == "off")
+    return mask((layouts.vae_patch > 1) & (ctx.behaviour.options.vae_tiling == "off"))
 
 
 def _vae_tiling_problem(ctx: Context, config: ParallelConfig) -> Problem:
@@ -141,7 +177,7 @@ def _spatial(ctx: Context, layouts: Layouts) -> BoolColumn:
         return _all(layouts, False)
     if not ctx.behaviour.has_spatial_shard:
         return _all(layouts, True)
-    return (layouts.vae_patch != layouts.world_size) | (layouts.world_size == 1)
+    return mask((layouts.vae_patch != layouts.world_size) | (layouts.world_size == 1))
 
 
 def _spatial_problem(ctx: Context, config: ParallelConfig) -> Problem:
@@ -201,6 +237,23 @@ OPTION_RULES: tuple[Rule, ...] = (
         violated=_attention,
         problem=_attention_problem,
         source=f"{_WHEEL}platforms/cuda/platform.py get_diffusion_attn_backend_cls",
+    ),
+    Rule(
+        id="offload-mode",
+        per_layout=False,
+        title="Cosmos3 offloads whole towers: its text encoder is part of the transformer.",
+        violated=_offload,
+        problem=_offload_problem,
+        source=f"{_WHEEL}diffusion/models/cosmos3/pipeline_cosmos3.py __init__",
+    ),
+    Rule(
+        id="request-limits",
+        per_layout=False,
+        title="The server takes at most 200 steps and guidance 20 in a request.",
+        violated=_limits,
+        problem=_limits_problem,
+        severity="warning",
+        source=f"{_WHEEL}entrypoints/openai/protocol/videos.py",
     ),
 )
 

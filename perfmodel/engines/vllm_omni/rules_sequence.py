@@ -6,7 +6,7 @@ from math import gcd
 
 import numpy as np
 
-from perfmodel.engines.base import BoolColumn, Context, Rule
+from perfmodel.engines.base import BoolColumn, Context, Rule, mask
 from perfmodel.engines.nearest import (
     divisors,
     nearest_legal,
@@ -23,7 +23,7 @@ _WHEEL = "https://pypi.org/project/vllm-omni/0.30.0/ vllm_omni/diffusion/"
 
 
 def _sp_model(ctx: Context, layouts: Layouts) -> BoolColumn:
-    return (layouts.sequence_parallel > 1) & (not ctx.behaviour.has_sp)
+    return mask((layouts.sequence_parallel > 1) & (not ctx.behaviour.has_sp))
 
 
 def _sp_model_problem(ctx: Context, config: ParallelConfig) -> Problem:
@@ -41,7 +41,7 @@ def _heads(ctx: Context, layouts: Layouts) -> BoolColumn:
     split = layouts.tp * layouts.ulysses
     uneven = (ctx.heads % split != 0) | (ctx.kv_heads % split != 0)
     whole = (ctx.heads % layouts.tp == 0) & (ctx.kv_heads % layouts.tp == 0)
-    return (layouts.ulysses > 1) & uneven & whole
+    return mask((layouts.ulysses > 1) & uneven & whole)
 
 
 def _heads_problem(ctx: Context, config: ParallelConfig) -> Problem:
@@ -76,12 +76,12 @@ def _can_pad(ctx: Context, layouts: Layouts) -> BoolColumn:
     padded = (layouts.ring == 1) & (behaviour.auto_pad and masks)
     # advanced_uaa exchanges shards of unequal length where the model does not pad by itself.
     uneven = (layouts.ring == 1) & (layouts.allgather == 1) & (not behaviour.auto_pad)
-    return padded | (uneven & (behaviour.ulysses_mode == "advanced_uaa"))
+    return mask(padded | (uneven & (behaviour.ulysses_mode == "advanced_uaa")))
 
 
 def _tokens(ctx: Context, layouts: Layouts) -> BoolColumn:
     uneven = (padding(ctx, layouts) != 0) & ctx.behaviour.has_sp
-    return uneven & ~_can_pad(ctx, layouts)
+    return mask(uneven & ~_can_pad(ctx, layouts))
 
 
 def _sp_text(config: ParallelConfig) -> str:
@@ -135,7 +135,7 @@ def _tokens_problem(ctx: Context, config: ParallelConfig) -> Problem:
 
 def _padded(ctx: Context, layouts: Layouts) -> BoolColumn:
     uneven = (padding(ctx, layouts) != 0) & ctx.behaviour.has_sp
-    return uneven & _can_pad(ctx, layouts)
+    return mask(uneven & _can_pad(ctx, layouts))
 
 
 def _padded_problem(ctx: Context, config: ParallelConfig) -> Problem:
@@ -151,9 +151,7 @@ def _padded_problem(ctx: Context, config: ParallelConfig) -> Problem:
     less = max(value for value in divisors(degree) if tokens % value == 0)
     shapes = nearest_shapes(ctx, degree)
     # Fewer ranks on the tokens of the sequence, the rest unchanged.
-    smaller = parallel_text(
-        ParallelConfig(cfg=config.cfg, ulysses=less, tp=config.tp, vae_patch=1)
-    )
+    smaller = parallel_text(ParallelConfig(cfg=config.cfg, ulysses=less, tp=config.tp, vae_patch=1))
     hints = (*shapes, *((f"--parallel {smaller}",) if less > 1 or not shapes else ()))
     return Problem(
         "tokens-padded",
@@ -168,7 +166,7 @@ def _padded_problem(ctx: Context, config: ParallelConfig) -> Problem:
 
 
 def _sound_padded(ctx: Context, layouts: Layouts) -> BoolColumn:
-    return running_tokens(ctx, layouts.ulysses) != ctx.tokens
+    return mask(running_tokens(ctx, layouts.ulysses) != ctx.tokens)
 
 
 def _sound_padded_problem(ctx: Context, config: ParallelConfig) -> Problem:
@@ -190,7 +188,7 @@ def _sound_padded_problem(ctx: Context, config: ParallelConfig) -> Problem:
 def _allgather(ctx: Context, layouts: Layouts) -> BoolColumn:
     mixed = (layouts.ulysses > 1) | (layouts.ring > 1)
     blocked = ctx.behaviour.attention_backend == "TRTLLM_ATTN" or not ctx.behaviour.has_allgather
-    return (layouts.allgather > 1) & (mixed | blocked)
+    return mask((layouts.allgather > 1) & (mixed | blocked))
 
 
 def _allgather_problem(ctx: Context, config: ParallelConfig) -> Problem:
@@ -207,8 +205,8 @@ def _allgather_problem(ctx: Context, config: ParallelConfig) -> Problem:
 
 def _ring_kernel(ctx: Context, layouts: Layouts) -> BoolColumn:
     explicit = ctx.behaviour.attention_explicit
-    return (layouts.ring > 1) & (
-        explicit and ctx.behaviour.attention_backend not in RING_BACKENDS
+    return mask(
+        (layouts.ring > 1) & (explicit and ctx.behaviour.attention_backend not in RING_BACKENDS)
     )
 
 
@@ -222,7 +220,7 @@ def _ring_kernel_problem(ctx: Context, config: ParallelConfig) -> Problem:
 
 def _ring_falls_back(ctx: Context, layouts: Layouts) -> BoolColumn:
     other = ctx.behaviour.ring_attention_backend != ctx.behaviour.attention_backend
-    return (layouts.ring > 1) & (other and not ctx.behaviour.attention_explicit)
+    return mask((layouts.ring > 1) & (other and not ctx.behaviour.attention_explicit))
 
 
 def _ring_falls_back_problem(ctx: Context, config: ParallelConfig) -> Problem:

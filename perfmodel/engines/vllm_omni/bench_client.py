@@ -1,0 +1,121 @@
+"""Measure one request against a running vLLM-Omni server; standard library only.
+
+The source of this file is what ``commands.benchmark`` prints: it is sent to python as it stands.
+It takes one JSON argument (the job), does the warm-ups, then the measured requests, and appends one
+run record (a JSON object in a line) to the file that the job names.  Times are milliseconds.
+"""
+
+import datetime
+import json
+import os
+import statistics
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from typing import Any
+
+STAGES = {
+    ".forward": "pipeline_forward",
+    ".diffuse": "denoise",
+    ".vae.encode": "vae_encode",
+    ".vae.decode": "vae_decode",
+    ".text_encoder.forward": "text_encode",
+}
+MS_PER_S = datetime.timedelta(seconds=1) / datetime.timedelta(milliseconds=1)
+
+
+def multipart(fields: dict[str, str], uploads: dict[str, str]) -> tuple[bytes, str]:
+    """A form body and its content type."""
+    mark = uuid.uuid4().hex
+    parts = []
+    for name, value in fields.items():
+        head = f'--{mark}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n'
+        parts.append(head.encode() + value.encode() + b"\r\n")
+    for name, path in uploads.items():
+        with open(path, "rb") as upload:
+            body = upload.read()
+        head = f'--{mark}\r\nContent-Disposition: form-data; name="{name}"; '
+        head += f'filename="{os.path.basename(path)}"\r\n'
+        kind = "video/mp4" if path.endswith(".mp4") else "image/png"
+        parts.append((head + f"Content-Type: {kind}\r\n\r\n").encode() + body + b"\r\n")
+    parts.append(f"--{mark}--\r\n".encode())
+    return b"".join(parts), f"multipart/form-data; boundary={mark}"
+
+
+def stages_ms(durations: dict[str, float]) -> dict[str, float]:
+    """Profiler names (``<Pipeline>.vae.decode``, seconds) to record keys, milliseconds."""
+    found: dict[str, float] = {}
+    for name, seconds in durations.items():
+        suffix = "." + name.partition(".")[2]
+        if suffix in STAGES:
+            found[STAGES[suffix]] = found.get(STAGES[suffix], 0.0) + seconds * MS_PER_S
+    return found
+
+
+def send(job: dict[str, Any]) -> tuple[dict[str, float], float | None]:
+    """One request: times by record key, and the server's peak memory in MiB."""
+    if job["form"]:
+        body, kind = multipart(job["fields"], job["uploads"])
+    else:
+        body, kind = json.dumps(job["fields"]).encode(), "application/json"
+    request = urllib.request.Request(job["url"], data=body, headers={"Content-Type": kind})
+    start = time.perf_counter()
+    with urllib.request.urlopen(request, timeout=job["timeout_s"]) as answer:
+        payload, headers = answer.read(), answer.headers
+    times = {"client": (time.perf_counter() - start) * MS_PER_S}
+    if headers.get("X-Inference-Time-S"):
+        times["server"] = float(headers["X-Inference-Time-S"]) * MS_PER_S
+    peak = headers.get("X-Peak-Memory-MB")
+    durations = json.loads(headers.get("X-Stage-Durations") or "{}")
+    if not job["form"] or "json" in (headers.get("Content-Type") or ""):
+        metrics = json.loads(payload).get("metrics") or {}
+        durations, peak = metrics.get("stage_durations") or {}, metrics.get("peak_memory_mb")
+    times.update(stages_ms(durations))
+    return times, float(peak) if peak else None
+
+
+def wait_for(url: str, patience_s: float) -> None:
+    """Return when the server answers its health route."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=10):
+                return
+        except (urllib.error.URLError, OSError):
+            if time.monotonic() > deadline:
+                raise SystemExit("no server at " + url) from None
+            time.sleep(2)
+
+
+def main() -> None:
+    """Warm up, measure, append the record."""
+    job = json.loads(sys.argv[1])
+    wait_for(job["health"], job["patience_s"])
+    for _ in range(job["warmups"]):
+        send(job)
+    rows, peaks = [], []
+    for number in range(job["repeats"]):
+        times, peak = send(job)
+        rows.append(times)
+        peaks.append(peak)
+        print(f"request {number + 1}: {times}", flush=True)
+    measured: dict[str, float] = {}
+    for key in rows[0]:
+        values = [row[key] for row in rows if key in row]
+        measured[key] = round(statistics.median(values), 3)
+        measured[key + "_min"] = round(min(values), 3)
+        measured[key + "_max"] = round(max(values), 3)
+    record = dict(job["record"], measured_ms=measured, repeats=job["repeats"])
+    record["source_date"] = datetime.date.today().isoformat()
+    if any(peaks):
+        record["peak_memory_mib"] = max(peak for peak in peaks if peak)
+        record["memory_kind"] = "reserved"
+    with open(job["out"], "a", encoding="utf-8") as out:
+        out.write(json.dumps(record) + "\n")
+    print("record added to", job["out"])
+
+
+if __name__ == "__main__":
+    main()

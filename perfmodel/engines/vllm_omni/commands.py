@@ -1,0 +1,292 @@
+"""Serve, request and benchmark commands of a configuration, ready to paste into a shell."""
+
+from __future__ import annotations
+
+import json
+from math import ceil
+from pathlib import Path
+from shlex import quote
+
+from perfmodel.engines.base import Commands, Context, Version
+from perfmodel.engines.vllm_omni.behaviour import MASK_BACKENDS
+from perfmodel.engines.vllm_omni.rules_sequence import padding
+from perfmodel.engines.vllm_omni.versions import has, resolve_version
+from perfmodel.spec.parallel import Layouts, ParallelConfig
+from perfmodel.units import S_PER_MINUTE
+
+PORT = 8000
+SYNC_TIMEOUT_S = 600
+PROMPT = "A robot arm sorts red and blue cubes on a wooden table, slow camera move."
+_HEADERS, _VIDEO, _IMAGE = "headers.txt", "output.mp4", "output.png"
+
+_DEGREE_FLAGS = (
+    ("cfg", "--cfg-parallel-size"),
+    ("ulysses", "--usp"),
+    ("ring", "--ring"),
+    ("allgather", "--allgather-degree"),
+    ("tp", "--tensor-parallel-size"),
+    ("pp", "--pipeline-parallel-size"),
+    ("vae_patch", "--vae-patch-parallel-size"),
+    ("text_encoder_tp", "--text-encoder-tp-size"),
+)
+_QUANTISED = {"fp8": '{"method": "fp8"}', "int8": '{"method": "int8"}'}
+
+
+def render_commands(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands:
+    """The three texts; `predicted_s` is the expected time of a request [s].
+
+    The server's limit for a synchronous video request is raised when the prediction exceeds half
+    of its default of 600 s.
+    """
+    return Commands(
+        serve=_serve(ctx, config, predicted_s),
+        request=_request(ctx, predicted_s),
+        benchmark=_benchmark(ctx, config, predicted_s),
+    )
+
+
+def is_image(ctx: Context) -> bool:
+    """Whether the request goes to the image routes."""
+    return ctx.task.endswith("2i")
+
+
+def _timeout_s(predicted_s: float) -> int:
+    """Server limit [s]: the default, or three times the prediction in whole minutes."""
+    if predicted_s <= SYNC_TIMEOUT_S / 2:
+        return SYNC_TIMEOUT_S
+    return ceil(3 * predicted_s / S_PER_MINUTE) * int(S_PER_MINUTE)
+
+
+def _version(ctx: Context) -> Version:
+    label = ctx.behaviour.version
+    return resolve_version(None if not label else label.removeprefix("main at "))
+
+
+def _serve(ctx: Context, config: ParallelConfig, predicted_s: float) -> str:
+    words = ["vllm", "serve", quote(ctx.hf_id or ctx.model_id), "--omni"]
+    for key, flag in _DEGREE_FLAGS:
+        if getattr(config, key) > 1:
+            words += [flag, str(getattr(config, key))]
+    if config.hsdp > 1:
+        words += ["--use-hsdp", "--hsdp-shard-size", str(config.hsdp)]
+        if config.hsdp_replicate > 1:
+            words += ["--hsdp-replicate-size", str(config.hsdp_replicate)]
+    if config.dp > 1:
+        words += ["--num-gpus", str(config.world_size)]
+    words += _option_words(ctx, config)
+    words += _measuring_words(ctx)
+    return "\n".join(
+        [*_notes(ctx, config), " ".join(_environment(ctx, config, predicted_s) + words)]
+    )
+
+
+def _environment(ctx: Context, config: ParallelConfig, predicted_s: float) -> list[str]:
+    found = []
+    if ctx.behaviour.platform == "npu":
+        devices = ",".join(map(str, range(config.world_size)))
+        found.append(f"ASCEND_RT_VISIBLE_DEVICES={devices}")
+    if not is_image(ctx) and _timeout_s(predicted_s) > SYNC_TIMEOUT_S:
+        found.append(f"VLLM_OMNI_VIDEO_SYNC_TIMEOUT={_timeout_s(predicted_s)}")
+    return found
+
+
+def _notes(ctx: Context, config: ParallelConfig) -> list[str]:
+    """Comment lines on what no flag can say."""
+    found = []
+    options = ctx.behaviour.options
+    if options.dtype in ("nvfp4", "fp8_block"):
+        found.append(f"# needs a checkpoint stored in {options.dtype}: the engine reads its format")
+    if options.cache_skip:
+        found.append(f"# a step cache that skips {options.cache_skip:.0%} of the steps is not set")
+    if config.world_size > ctx.gpus_per_node > 0 and ctx.nodes > 1:
+        found.append(
+            f"# spans {ctx.nodes} hosts: each needs its own worker, see the engine's guide"
+        )
+    return found
+
+
+def _option_words(ctx: Context, config: ParallelConfig) -> list[str]:
+    options, found = ctx.behaviour.options, []
+    if (config.vae_tiling or options.vae_tiling == "on") and config.vae_patch == 1:
+        found.append("--vae-use-tiling")
+    if options.vae_mode != "tile":
+        found += ["--vae-parallel-mode", options.vae_mode]
+    if "vae_fast_path" not in ctx.behaviour.assumed and has("vae_fast_path", _version(ctx)):
+        found += ["--vae-fast-path", options.vae_fast_path or "off"]
+    if options.ulysses_mode != "strict":
+        found += ["--ulysses-mode", options.ulysses_mode]
+    if not ctx.behaviour.compiled and ctx.behaviour.platform != "npu":
+        found.append("--enforce-eager")
+    if options.dtype in _QUANTISED:
+        found += ["--diffusion-quantization-config", quote(_QUANTISED[options.dtype])]
+    elif options.dtype == "fp16":
+        found += ["--dtype", "float16"]
+    return found + _attention_words(ctx, config) + _offload_words(ctx)
+
+
+def _attention_words(ctx: Context, config: ParallelConfig) -> list[str]:
+    """The backend by name, where naming it does not change what the engine allows.
+
+    A named backend without a ring kernel, or without masks when tokens are padded, is an error;
+    the same backend as the platform default is not.
+    """
+    behaviour = ctx.behaviour
+    padded = bool(padding(ctx, Layouts.of([config]))[0])
+    harmless = config.ring == 1 and not (
+        padded and behaviour.attention_backend not in MASK_BACKENDS
+    )
+    # On Ascend the default depends on a package, and the name would not install it.
+    default = behaviour.platform == "npu" or not harmless
+    if default and not behaviour.attention_explicit:
+        return []
+    return ["--diffusion-attention-backend", behaviour.attention_backend]
+
+
+def _offload_words(ctx: Context) -> list[str]:
+    offload = ctx.behaviour.options.offload
+    if offload == "layerwise":
+        return ["--enable-layerwise-offload"]
+    if offload == "model":
+        return ["--enable-cpu-offload"]
+    if offload == "text-encoder":
+        return [
+            "--diffusion-offload-config",
+            quote('{"mode": "module", "components": ["text_encoder"]}'),
+        ]
+    return []
+
+
+def _measuring_words(ctx: Context) -> list[str]:
+    version, found = _version(ctx), []
+    cosmos = ctx.behaviour.pipeline.startswith("Cosmos3")
+    if cosmos and not ctx.behaviour.options.guardrails and has("no_guardrails", version):
+        found.append("--no-guardrails")
+    if has("profiler", version):
+        found.append("--enable-diffusion-pipeline-profiler")
+    return found
+
+
+def request_fields(ctx: Context) -> dict[str, str]:
+    """Form (or JSON) fields of the request."""
+    fields = {"prompt": PROMPT, "size": f"{ctx.width}x{ctx.height}"}
+    if not is_image(ctx):
+        fields |= {"num_frames": str(ctx.frames), "fps": f"{ctx.fps:g}"}
+    fields |= {"num_inference_steps": str(ctx.steps), "guidance_scale": f"{ctx.guidance:g}"}
+    if ctx.flow_shift is not None:
+        fields["flow_shift"] = f"{ctx.flow_shift:g}"
+    if ctx.negative_prompt is not None:
+        fields["negative_prompt"] = ctx.negative_prompt
+    if ctx.sound_tokens > 0:
+        fields["generate_sound"] = "true"
+    return fields | {"seed": str(ctx.seed)}
+
+
+def _uploads(ctx: Context) -> dict[str, str]:
+    if ctx.task.startswith("v2"):
+        return {"input_reference": "input.mp4"}
+    if not ctx.has_input_image:
+        return {}
+    return {"image" if is_image(ctx) else "input_reference": "input.png"}
+
+
+def _route(ctx: Context) -> str:
+    if not is_image(ctx):
+        return "/v1/videos/sync"
+    return "/v1/images/edits" if ctx.has_input_image else "/v1/images/generations"
+
+
+def _json_fields(ctx: Context) -> dict[str, object]:
+    """Fields with numbers as numbers, for the JSON route."""
+    numbers = ("num_inference_steps", "guidance_scale", "flow_shift", "seed")
+    fields: dict[str, object] = dict(request_fields(ctx))
+    for name in numbers:
+        if name in fields:
+            fields[name] = json.loads(str(fields[name]))
+    return fields
+
+
+def _request(ctx: Context, predicted_s: float) -> str:
+    url = f"http://localhost:{PORT}{_route(ctx)}"
+    limit = f"--max-time {_timeout_s(predicted_s)}"
+    if _route(ctx) == "/v1/images/generations":
+        body = quote(json.dumps(_json_fields(ctx)))
+        send = f"curl -sS --fail-with-body {limit} -D {_HEADERS} -o response.json"
+        return "\n".join(
+            [f"{send} -H 'Content-Type: application/json' -d {body} {url}", _decode_image()]
+        )
+    parts = [f"-F {quote(f'{name}={value}')}" for name, value in request_fields(ctx).items()]
+    parts += [f"-F {quote(f'{name}=@{path}')}" for name, path in _uploads(ctx).items()]
+    output = "response.json" if is_image(ctx) else _VIDEO
+    lines = [f"curl -sS --fail-with-body {limit} -D {_HEADERS} -o {output} {' '.join(parts)} {url}"]
+    return "\n".join(lines + ([_decode_image()] if is_image(ctx) else []))
+
+
+def _decode_image() -> str:
+    program = (
+        "import base64, json; "
+        'data = json.load(open("response.json"))["data"][0]["b64_json"]; '
+        f'open("{_IMAGE}", "wb").write(base64.b64decode(data))'
+    )
+    return f"python3 -c {quote(program)}"
+
+
+def _benchmark(ctx: Context, config: ParallelConfig, predicted_s: float) -> str:
+    form = _route(ctx) != "/v1/images/generations"
+    job = {
+        "url": f"http://localhost:{PORT}{_route(ctx)}",
+        "health": f"http://localhost:{PORT}/health",
+        "form": form,
+        "fields": request_fields(ctx) if form else _json_fields(ctx),
+        "uploads": _uploads(ctx),
+        "timeout_s": _timeout_s(predicted_s),
+        "patience_s": 3600,
+        "warmups": 1,
+        "repeats": 3,
+        "out": "results.jsonl",
+        "record": run_record(ctx, config),
+    }
+    client = (Path(__file__).parent / "bench_client.py").read_text(encoding="utf-8")
+    return f"python3 - {quote(json.dumps(job))} <<'END_OF_CLIENT'\n{client}END_OF_CLIENT"
+
+
+def run_record(ctx: Context, config: ParallelConfig) -> dict[str, object]:
+    """The run record of this request and configuration, without its measurements."""
+    behaviour, options = ctx.behaviour, ctx.behaviour.options
+    degrees = {
+        "cfg_parallel_size": config.cfg,
+        "ulysses_degree": config.ulysses,
+        "ring_degree": config.ring,
+        "tensor_parallel_size": config.tp,
+        "pipeline_parallel_size": config.pp,
+        "data_parallel_size": config.dp,
+        "vae_patch_parallel_size": config.vae_patch,
+        "hsdp_shard_size": config.hsdp,
+        "hsdp_replicate_size": config.hsdp_replicate,
+    }
+    return {
+        "id": f"local-{ctx.model_id}-{ctx.device}-{config.config_id}",
+        "source": "local",
+        "engine": behaviour.engine,
+        "engine_version": behaviour.version,
+        "model": ctx.hf_id or ctx.model_id,
+        "task": ctx.task,
+        "gpu": ctx.device,
+        "num_gpus": config.world_size,
+        "nodes": ctx.nodes,
+        "height": ctx.height,
+        "width": ctx.width,
+        "frames": ctx.frames,
+        "fps": ctx.fps,
+        "steps": ctx.steps,
+        "batch": 1,
+        "guidance_scale": ctx.guidance,
+        "cfg": ctx.branches > 1,
+        "num_outputs": 1,
+        "concurrency": 1,
+        "dtype": options.dtype,
+        "attention_backend": behaviour.attention_backend,
+        "compile": behaviour.compiled,
+        "offload": options.offload,
+        "vae_tiling": config.vae_tiling or config.vae_patch > 1,
+        "parallel": {name: value for name, value in degrees.items() if value > 1},
+    }

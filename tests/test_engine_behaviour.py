@@ -1,0 +1,177 @@
+"""Versions, dated behaviour and resolved options of vLLM-Omni."""
+
+from __future__ import annotations
+
+import pytest
+from engine_contexts import (
+    A100,
+    ASCEND,
+    B300,
+    ENGINE,
+    H100,
+    MI300X,
+    RTX_PRO,
+    FakeDevice,
+    FakeModel,
+    FakeTransformer,
+)
+
+from perfmodel.engines import engine, parse_engine
+from perfmodel.engines.base import Behaviour
+from perfmodel.engines.vllm_omni.versions import FEATURES, RELEASES, has
+from perfmodel.errors import BadInput
+from perfmodel.spec.workload import Options
+
+
+def behaviour(
+    slug: str = "cosmos3-nano",
+    on: FakeDevice = B300,
+    version: str | None = None,
+    head_dim: int = 128,
+    **options: object,
+) -> Behaviour:
+    model = FakeModel(slug, 2 if "a14b" in slug else 1, FakeTransformer(head_dim))
+    return ENGINE.behaviour(model, on, ENGINE.version(version), Options.model_validate(options))
+
+
+def test_the_default_version_is_pinned():
+    assert ENGINE.version().label == "0.30.0"
+    assert ENGINE.version().problems == ()
+    assert parse_engine("vllm-omni")[1] == ENGINE.version("0.30.0")
+    assert parse_engine(None)[0].name == "vllm-omni"
+
+
+def test_a_day_is_a_version():
+    day = parse_engine("vllm-omni@2026-06-16")[1]
+    assert (day.date, day.release) == ("2026-06-16", None)
+    assert ENGINE.version("9772bb32 (vLLM 0.23)x", dated="2026-08-17").date == "2026-08-17"
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("0.25.0rc2.dev62", (0, 24, 0)),
+        ("0.30.1", (0, 30, 0)),
+        ("0.21.0", (0, 20, 0)),
+        ("0.20.1.dev167 (main 89e389cf)", (0, 20, 0)),
+        ("0.30.0rc1", (0, 28, 0)),
+        ("99", None),
+        ("0.1.0", (0, 14, 0)),
+    ],
+)
+def test_unknown_releases_take_the_nearest_older_one_with_a_warning(text, taken):
+    if taken is None:
+        with pytest.raises(BadInput) as caught:
+            ENGINE.version(text)
+        assert caught.value.problems[0].rule_id == "engine-version"
+        return
+    version = ENGINE.version(text)
+    assert version.release == taken
+    assert [p.severity for p in version.problems] == ["warning"]
+
+
+@pytest.mark.parametrize("text", ["main", "2026-13-01", "2026-00", ""])
+def test_no_version_at_all_is_refused(text):
+    with pytest.raises(BadInput) as caught:
+        ENGINE.version(text)
+    assert caught.value.exit_code == 2
+
+
+def test_unknown_engine_names_the_nearest():
+    with pytest.raises(BadInput) as caught:
+        engine("vllm-omi")
+    assert caught.value.problems[0].suggestions == ("vllm-omni",)
+
+
+def test_features_never_disappear():
+    for feature in FEATURES.values():
+        states = [feature.on(ENGINE.version(".".join(map(str, r)))) for r in sorted(RELEASES)]
+        assert states == sorted(states)
+        assert feature.since in RELEASES
+        # On main a feature is there no later than in the first wheel that has it.
+        assert feature.date <= RELEASES[feature.since]
+
+
+@pytest.mark.parametrize(
+    ("slug", "device", "version", "backend"),
+    [
+        ("cosmos3-nano", B300, None, "CUDNN_ATTN"),
+        ("wan2.2-t2v-a14b", B300, None, "TRTLLM_ATTN"),
+        ("wan2.2-t2v-a14b", B300, "0.24.0", "CUDNN_ATTN"),
+        ("wan2.2-t2v-a14b", RTX_PRO, None, "CUDNN_ATTN"),
+        ("wan2.2-t2v-a14b", B300, "0.20.0", "TORCH_SDPA"),
+        ("wan2.2-t2v-a14b", B300, "2026-05-01", "CUDNN_ATTN"),
+        ("cosmos3-nano", H100, None, "FLASH_ATTN"),
+        ("cosmos3-nano", A100, None, "FLASH_ATTN"),
+        ("cosmos3-nano", MI300X, None, "FLASH_ATTN"),
+        ("cosmos3-nano", ASCEND, None, "FLASH_ATTN"),
+    ],
+)
+def test_default_attention(slug, device, version, backend):
+    found = behaviour(slug, device, version)
+    assert found.attention_backend == backend
+    assert not found.attention_explicit
+    assert "attention_backend" in found.assumed
+
+
+def test_trtllm_needs_head_dim_128():
+    assert behaviour("wan2.2-t2v-a14b", head_dim=64).attention_backend == "CUDNN_ATTN"
+
+
+def test_ring_chunks_run_on_a_backend_with_a_ring_kernel():
+    assert behaviour().ring_attention_backend == "TORCH_SDPA"
+    assert behaviour(on=H100).ring_attention_backend == "FLASH_ATTN"
+    assert behaviour(on=ASCEND).ring_attention_backend == "TORCH_SDPA"
+
+
+def test_vae_fast_path_by_version_platform_and_mode():
+    assert behaviour().traits.vae_fast_path == "lossless"
+    assert behaviour(version="0.28.0").traits.vae_fast_path == "off"
+    assert behaviour(version="2026-08-20").traits.vae_fast_path == "off"
+    assert behaviour(version="2026-09-20").traits.vae_fast_path == "lossless"
+    assert behaviour(on=ASCEND).traits.vae_fast_path == "off"
+    assert behaviour(on=MI300X).traits.vae_fast_path == "off"
+    assert behaviour(vae_mode="spatial_shard_width").traits.vae_fast_path == "off"
+    assert behaviour(vae_fast_path="channels_last").traits.vae_fast_path == "channels_last"
+    assert behaviour("qwen-image").traits.vae_fast_path == "off"
+
+
+def test_image_condition_of_cosmos3_by_day():
+    assert behaviour(version="2026-06-16").traits.condition_whole_clip is True
+    assert behaviour(version="2026-06-22").traits.condition_whole_clip is False
+    assert behaviour().traits.condition_whole_clip is False
+    assert behaviour("wan2.2-i2v-a14b").traits.condition_whole_clip is None
+
+
+def test_compiled_unless_eager_or_ascend():
+    assert behaviour().compiled
+    assert not behaviour(compile=False).compiled
+    assert not behaviour(on=ASCEND).compiled
+    assert behaviour().assumed == ("attention_backend", "compile", "vae_fast_path")
+    assert behaviour(compile=True).assumed == ("attention_backend", "vae_fast_path")
+
+
+def test_what_differs_between_pipelines():
+    cosmos, wan = behaviour(), behaviour("wan2.2-t2v-a14b")
+    assert (cosmos.exit_gather_hidden, wan.exit_gather_hidden) == (True, False)
+    assert (cosmos.pad_masked, wan.pad_masked) == (True, False)
+    assert (cosmos.has_pp, wan.has_pp) == (False, True)
+    assert (cosmos.traits.fused_qkv, wan.traits.fused_qkv) == (False, True)
+    assert wan.traits.boundary_ratio == 0.875
+    assert behaviour("wan2.2-ti2v-5b").traits.boundary_ratio is None
+    assert wan.vae_result_on_rank0
+    assert not behaviour("qwen-image").vae_result_on_rank0
+    assert "pp" not in ENGINE.searched_axes(cosmos)
+    assert "pp" in ENGINE.searched_axes(wan)
+
+
+def test_padding_by_release():
+    assert behaviour().auto_pad
+    assert not behaviour(version="0.28.0").auto_pad
+    assert behaviour("wan2.1-t2v-14b", version="0.16.0").auto_pad
+    assert not behaviour("wan2.1-t2v-14b", version="0.14.0").auto_pad
+
+
+def test_has_asks_the_release_before_the_day():
+    assert not has("cudnn_default", ENGINE.version("0.20.0"))
+    assert has("cudnn_default", ENGINE.version("2026-05-08"))
