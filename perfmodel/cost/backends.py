@@ -14,6 +14,9 @@ BACKEND_KERNELS: dict[str, tuple[str, ...]] = {
     "FLASHINFER_ATTN": ("flashinfer",),
     "TRTLLM_ATTN": ("trtllm",),
     "TRITON_ATTN": ("triton",),
+    "CUDNN_ATTN": ("cudnn",),
+    "TORCH_SDPA": ("sdpa_flash", "sdpa_cudnn", "sdpa_default"),
+    "SDPA": ("sdpa_flash", "sdpa_cudnn", "sdpa_default"),
     "ASCEND": ("FusedInferAttentionScore",),
     "ASCEND_ATTN": ("FusedInferAttentionScore",),
     "ASCEND_FA": ("FusedInferAttentionScore",),
@@ -26,7 +29,10 @@ PRIOR_BACKENDS = {
     "SDPA": "attention_rate_torch_sdpa",
     "XFORMERS": "attention_rate_torch_sdpa",
 }
-"""Backends nobody measured in the records: a factor on the device's best measured kernel."""
+"""Backends that the shipped records do not hold: a factor on the device's best measured kernel.
+
+Records of `perfmodel bench` do hold them (``sdpa_*``); then the measured factor is used.
+"""
 
 
 def kernel_rate(machine: Machine, law: Law | None, op: Attention) -> tuple[float, str]:
@@ -37,13 +43,13 @@ def kernel_rate(machine: Machine, law: Law | None, op: Attention) -> tuple[float
     """
     kernels = dict(law.kernels) if law is not None else {}
     backend = (op.backend or default_backend(machine)).upper()
-    if backend in PRIOR_BACKENDS:
-        best = max(kernels.values(), default=1.0)
-        return best * machine.term(PRIOR_BACKENDS[backend], 1.0), "prior"
     for part in BACKEND_KERNELS.get(backend, ()):
         matches = [rate for name, rate in kernels.items() if part.lower() in name.lower()]
         if matches:
             return max(matches), "fitted"
+    if backend in PRIOR_BACKENDS:
+        best = max(kernels.values(), default=1.0)
+        return best * machine.term(PRIOR_BACKENDS[backend], 1.0), "prior"
     return max(kernels.values(), default=1.0), "prior"
 
 
