@@ -70,6 +70,11 @@ class _Sheet:
     def add(self, phase: str, part: str, value: Column) -> None:
         self.parts[PHASES.index(phase), PARTS.index(part)] += value
 
+    def drop(self, phase: str) -> None:
+        """The phase does not exist for this request."""
+        self.parts[PHASES.index(phase)] = 0.0
+        self.slack[PHASES.index(phase)] = 0.0
+
     def add_slack(self, phase: str, value: Column) -> None:
         self.add(phase, "runtime", value)
         self.slack[PHASES.index(phase)] += value
@@ -105,7 +110,7 @@ def memory(
     """
     options = behaviour.options
     if terms is None:
-        terms = load_terms(behaviour.engine, behaviour.date)
+        terms = load_terms(behaviour.engine, behaviour.date, options.offload)
     count = len(layouts)
     sheet = _Sheet(np.zeros((len(PHASES), len(PARTS), count)), np.zeros((len(PHASES), count)))
     host, loading = _weights(sheet, components, layouts, options, terms)
@@ -120,20 +125,13 @@ def memory(
     sheet.add("text_encode", "activations", text_live(text_ops, layouts))
     vae = vae_model.with_bits(vae, terms.vae_bits)
     for phase, passes in (("vae_encode", vae_model.encode), ("vae_decode", vae_model.decode)):
-        result = passes(vae, shape, layouts, options.vae_tiling, terms)
+        result = passes(vae, shape, layouts, options, terms)
         sheet.add(phase, "activations", result.activations)
         sheet.add(phase, "collectives", result.collectives)
         sheet.add_slack(phase, result.slack)
-    outside = np.zeros(count)
-    for part, value in (
-        ("runtime", np.full(count, terms.context_bytes)),
-        ("collectives", _communicators(layouts, terms)),
-    ):
-        outside = outside + value
-        for phase in PHASES:
-            sheet.add(phase, part, value)
-    for phase in PHASES[1:]:
-        sheet.add(phase, "workspace", np.full(count, terms.workspace_bytes))
+    outside = _outside(sheet, layouts, terms)
+    if not np.any(np.asarray(shape.condition_frames) > 0):
+        sheet.drop("vae_encode")
     per_host = np.minimum(layouts.world_size, system.gpus_per_node)
     return MemoryTable(
         parts_bytes=sheet.parts,
@@ -169,7 +167,7 @@ def _weights(
     for component, resident in zip(components, residents, strict=True):
         row = PARTS.index(COLUMN_OF.get(component.kind, "weights"))
         sheet.parts[:, row] += resident
-    _gathered(sheet, components, parts)
+    _gathered(sheet, components, parts, terms)
     separate = [
         loaded_bits(component, terms) / 8 * component.params
         for component in components
@@ -180,7 +178,9 @@ def _weights(
     return host, loading
 
 
-def _gathered(sheet: _Sheet, components: tuple[Component, ...], parts: list[Held]) -> None:
+def _gathered(
+    sheet: _Sheet, components: tuple[Component, ...], parts: list[Held], terms: Terms
+) -> None:
     """Full blocks under weight sharding: live where they run, cached blocks afterwards."""
     for component, part in zip(components, parts, strict=True):
         if component.kind == "text_encoder" and not in_denoiser(component):
@@ -193,7 +193,19 @@ def _gathered(sheet: _Sheet, components: tuple[Component, ...], parts: list[Held
     if inside:
         largest = np.max(np.stack(inside), axis=0)
         sheet.add("denoise", "collectives", largest)
-        sheet.add_slack("vae_decode", largest)
+        sheet.add_slack("vae_decode", terms.cached_frac * largest)
+
+
+def _outside(sheet: _Sheet, layouts: Layouts, terms: Terms) -> Column:
+    """Add context, communicators and library workspace; returns what torch does not allocate."""
+    context = np.full(len(layouts), terms.context_bytes)
+    communicators = _communicators(layouts, terms)
+    for phase in PHASES:
+        sheet.add(phase, "runtime", context)
+        sheet.add(phase, "collectives", communicators)
+    for phase in PHASES[1:]:
+        sheet.add(phase, "workspace", np.full(len(layouts), terms.workspace_bytes))
+    return context + communicators
 
 
 def _communicators(layouts: Layouts, terms: Terms) -> Column:

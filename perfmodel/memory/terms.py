@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, cast
+from typing import Any
+
+NEWEST, UNENDING = "9998", "9999"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,8 @@ class Terms:
         hsdp_live_blocks: blocks that exist in full at a time under weight sharding.
         layerwise_live_blocks: blocks on the device at a time under layerwise offload.
         worker_host_bytes: host memory of one worker process without weights.
+        cached_frac: share of freed blocks (full weights of sharded blocks, copies of the clip) that
+            stays reserved; 0 for engines whose published peaks are of allocated memory.
         upper_frac: 80 % half-width of everything but the weights.
         uint8_on_device: the decoded video is turned into bytes on the device (three fp32 copies).
         hsdp_text_encoder: weight sharding covers separate text encoders too.
@@ -40,6 +44,7 @@ class Terms:
     layerwise_live_blocks: float
     worker_host_bytes: float
     upper_frac: float
+    cached_frac: float = 1.0
     uint8_on_device: bool = False
     hsdp_text_encoder: bool = False
     offload_keeps_denoiser: bool = True
@@ -49,18 +54,23 @@ class Terms:
     extra_bytes_per_element: float = 0.0
 
 
-def load_terms(engine: str = "vllm-omni", date: str = "") -> Terms:
+def load_terms(engine: str = "vllm-omni", date: str = "", offload: str = "none") -> Terms:
     """Terms of the shipped file for one engine on one date (ISO; empty = the newest)."""
     from perfmodel.catalog import load_terms as load_file
 
-    return resolve(cast("Mapping[str, Any]", load_file("memory")), engine, date)
+    return resolve(load_file("memory"), engine, date, offload)
 
 
-def resolve(data: Mapping[str, Any], engine: str, date: str = "") -> Terms:
-    """The terms in `data` for one engine on one date; dated facts hold from their date on."""
+def resolve(data: Mapping[str, Any], engine: str, date: str = "", offload: str = "none") -> Terms:
+    """The terms in `data` for one engine on one date.
+
+    Changes of an engine apply in order: from ``since`` on, before ``until``, and only under the
+    ``offload`` mode that they name, if any.
+    """
     values: dict[str, Any] = {name: entry["value"] for name, entry in data["terms"].items()}
     known = {f.name for f in fields(Terms)}
     for change in data["engines"].get(engine, ()):
-        if not date or change.get("since", "") <= date < change.get("until", "9999"):
+        dated = change.get("since", "") <= (date or NEWEST) < change.get("until", UNENDING)
+        if dated and change.get("offload", offload) == offload:
             values |= {key: value for key, value in change.items() if key in known}
     return Terms(**{key: value for key, value in values.items() if key in known})

@@ -14,6 +14,7 @@ from perfmodel.ops import Ints
 from perfmodel.shapes import Shape, ceil_div
 from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.parallel import Layouts
+from perfmodel.spec.workload import Options
 from perfmodel.stages.base import Traits
 from perfmodel.units import BITS_PER_BYTE
 
@@ -26,6 +27,8 @@ EAGER_CLIP_COPIES = 3
 """Chunks, joined clip and its unfolded copy; the fast path writes into one clip."""
 BLEND_COPIES = 4
 """Blended rows, joined clip, unfolded clip, clamped clip (``tile_merge`` of the engine)."""
+FLOAT_COPIES = 3
+"""The clip in fp32, scaled, shifted (``reduce_video_to_uint8_frames`` of the engine)."""
 WIDEST_SHARE = 8
 """The widest map of a decode is about an eighth of what lives beside it."""
 
@@ -91,36 +94,44 @@ def tiled(vae: VaeMemory, shape: Shape, layouts: Layouts, mode: str) -> NDArray[
     return cast("NDArray[np.bool_]", np.broadcast_to(larger & wanted, (len(layouts),)))
 
 
-def decode(vae: VaeMemory, shape: Shape, layouts: Layouts, mode: str, terms: Terms) -> VaeLive:
+def decode(
+    vae: VaeMemory, shape: Shape, layouts: Layouts, options: Options, terms: Terms
+) -> VaeLive:
     """Live bytes of the decode phase on rank 0.
 
     Untiled: the widest layer of one map, past frames and the clip, plus allocator slack.
     Tiled: the tiles of this rank, the padded copies that are gathered from all ranks, then the
     blended rows, the joined clip, its unfolded and its clamped copy, which all live at once.
+    Spatially sharded: a share of the map, and the clip of all ranks.
     Turning the clip into bytes on the device adds three fp32 copies after either; they are larger
     than the maps before them, so that the allocator's cached blocks do not serve them.
     """
-    scale, ones = vae.bits / 16, np.ones(len(layouts))
+    scale = vae.bits / 16
     batch = np.asarray(shape.batch, np.float64)
     pixels = batch * shape.frames * np.asarray(shape.height, np.float64) * shape.width * RGB
     clip, floats = pixels * vae.bits / BITS_PER_BYTE, pixels * FLOAT_BYTES
-    to_bytes = 3 * floats if terms.uint8_on_device else 0.0 * floats
+    to_bytes = floats * (FLOAT_COPIES if terms.uint8_on_device else 0)
     grid = (shape.latent_frames, shape.latent_height, shape.latent_width)
     whole = batch * scale * np.asarray(vae.decode_live(*grid), np.float64)
-    untiled = np.maximum(np.maximum(whole + clip, vae.clip_copies * clip), clip + to_bytes)
-    fresh = np.where(floats > whole / WIDEST_SHARE, to_bytes, 0.0)
-    slack = np.maximum(
-        whole * (1 + terms.vae_slack_frac) + vae.clip_copies * clip + fresh - untiled, 0.0
+    cut = tiled(vae, shape, layouts, options.vae_tiling)
+    sharded = cut & (layouts.vae_patch > 1) & (options.vae_mode != "tile")
+    share = whole / np.where(sharded, layouts.vae_patch, 1)
+    joined = np.where(sharded, 2, vae.clip_copies) * clip
+    live = np.maximum(np.maximum(share + clip, joined), clip + to_bytes)
+    fresh = np.where(floats > share / WIDEST_SHARE, to_bytes, 0.0)
+    slack = share * terms.vae_slack_frac + terms.cached_frac * np.maximum(
+        share + joined + fresh - live, 0.0
     )
     tile = batch * scale * _tile_live(vae, shape)
     all_tiles, own, gathered = _tiles(vae, shape, layouts, vae.bits / BITS_PER_BYTE)
-    cut = np.maximum(np.maximum(own + tile, all_tiles + BLEND_COPIES * clip), clip + to_bytes)
-    cut_slack = np.maximum(own + tile + BLEND_COPIES * clip + to_bytes - cut, 0.0)
-    is_cut = tiled(vae, shape, layouts, mode)
+    blend = BLEND_COPIES * clip
+    tile_live = np.maximum(np.maximum(own + tile, all_tiles + blend), clip + to_bytes)
+    tile_slack = terms.cached_frac * np.maximum(own + tile + blend + to_bytes - tile_live, 0.0)
+    tiles = cut & ~sharded
     return VaeLive(
-        activations=np.where(is_cut, cut, untiled) * ones,
-        collectives=np.where(is_cut, gathered, 0.0),
-        slack=np.where(is_cut, cut_slack, slack) * ones,
+        activations=np.where(tiles, tile_live, live),
+        collectives=np.where(tiles, gathered, np.where(sharded, clip, 0.0)),
+        slack=np.where(tiles, tile_slack, slack),
     )
 
 
@@ -163,7 +174,9 @@ def _covered(extent: Ints, vae: VaeMemory) -> tuple[NDArray[np.int64], NDArray[n
     return count, np.asarray(sizes.sum(axis=-1), np.int64)
 
 
-def encode(vae: VaeMemory, shape: Shape, layouts: Layouts, mode: str, terms: Terms) -> VaeLive:
+def encode(
+    vae: VaeMemory, shape: Shape, layouts: Layouts, options: Options, terms: Terms
+) -> VaeLive:
     """Live bytes of the encode phase: the input clip and one map (or tile); 0 without an image."""
     width = vae.bits / BITS_PER_BYTE
     frames = np.asarray(shape.condition_frames, np.float64)
@@ -174,7 +187,7 @@ def encode(vae: VaeMemory, shape: Shape, layouts: Layouts, mode: str, terms: Ter
     )
     height, wide = np.minimum(shape.height, vae.tile_px), np.minimum(shape.width, vae.tile_px)
     tile = some * np.asarray(vae.encode_live(shape.condition_frames, height, wide), np.float64)
-    cut = tiled(vae, shape, layouts, mode)
+    cut = tiled(vae, shape, layouts, options.vae_tiling)
     ones = np.ones(len(layouts))
     return VaeLive(
         activations=np.where(cut, tile + 2 * clip, whole + 2 * clip) * ones,

@@ -104,7 +104,9 @@ def held(component: Component, layouts: Layouts, dtype: str, offload: str, terms
     shard = layouts.hsdp if sharded else np.ones(len(layouts), np.int64)
     full = block + rest
     live = np.minimum(terms.hsdp_live_blocks * one_block, block) + rest
-    gathered = np.where(shard > 1, np.minimum(live, full), 0.0)
+    # An encoder without blocks here is sharded by layers of unknown, much smaller, size.
+    whole = sharded and (component.blocks > 0 or in_denoiser(component))
+    gathered = np.where((shard > 1) & whole, np.minimum(live, full), 0.0)
     resident = np.tile(full / shard, (len(PHASES), 1))
     loading = np.where(shard > 1, full, 0.0)
     host = np.zeros(len(layouts))
@@ -122,8 +124,10 @@ def offloaded(component: Component, offload: str) -> bool:
         return component.kind == "text_encoder"
     if offload == "layerwise":
         return component.blocks > 0 and in_denoiser(component)
-    swapped = component.kind in ("transformer", "text_encoder") and component.blocks > 0
-    return offload == "model" and swapped
+    if offload != "model":
+        return False
+    separate_encoder = component.kind == "text_encoder" and not in_denoiser(component)
+    return separate_encoder or (component.blocks > 0 and in_denoiser(component))
 
 
 def _offload(
