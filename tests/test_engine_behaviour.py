@@ -165,6 +165,13 @@ def test_what_differs_between_pipelines():
     assert "pp" in ENGINE.searched_axes(wan)
 
 
+def test_only_cosmos3_refuses_guidance_parallel_on_distilled_checkpoints():
+    assert behaviour("cosmos3-super-i2v-4step").cfg_on_distilled_refused
+    assert not behaviour("cosmos3-super-i2v-4step", version="0.28.0").cfg_on_distilled_refused
+    assert not behaviour("fastwan2.2-ti2v-5b").cfg_on_distilled_refused
+    assert behaviour("fastwan2.2-ti2v-5b").pipeline == "WanDMDPipeline"
+
+
 def test_padding_by_release():
     assert behaviour().auto_pad
     assert not behaviour(version="0.28.0").auto_pad

@@ -302,7 +302,7 @@ def test_launch_commands_that_cannot_be(text):
 
 
 def test_a_cache_or_a_missing_omni_is_a_warning():
-    launch = ENGINE.read_launch("vllm serve m --cache-backend cache_dit".split())
+    launch = ENGINE.read_launch(["vllm", "serve", "m", "--cache-backend", "cache_dit"])
     assert {p.rule_id for p in launch.problems} == {"cache-ratio", "launch"}
     assert {p.severity for p in launch.problems} == {"warning"}
 

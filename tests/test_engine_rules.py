@@ -222,7 +222,7 @@ def test_all_problems_at_once_errors_first():
     assert {"world-size", "cfg-branches", "tp-divides", "pp-model", "vae-patch-world"} <= {
         p.rule_id for p in listed
     }
-    assert [p.severity for p in listed] == sorted((p.severity for p in listed))
+    assert [p.severity for p in listed] == sorted(p.severity for p in listed)
 
 
 def slow_legal(ctx: Context, c: ParallelConfig) -> bool:

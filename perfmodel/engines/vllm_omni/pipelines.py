@@ -66,6 +66,7 @@ _PIPELINES: tuple[tuple[str, Pipeline], ...] = (
     (r"cosmos3", _COSMOS3),
     (r"wan.*vace", _wan("WanVACEPipeline", pp=False)),
     (r"wan.*s2v", _wan("WanS2VPipeline", pp=False)),
+    (r"fastwan", _wan("WanDMDPipeline")),
     (r"wan.*ti2v", _wan("WanPipeline")),
     (r"wan.*i2v", _wan("WanImageToVideoPipeline")),
     (r"wan", _wan("WanPipeline")),
