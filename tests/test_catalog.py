@@ -227,6 +227,29 @@ def test_own_fit_wins_and_missing_is_none(own):
         catalog.load_fit("a10")
 
 
+def test_fit_of_the_later_folder_wins(tmp_path, monkeypatch):
+    for name in ("one", "two"):
+        (tmp_path / name / "calibration" / "fits").mkdir(parents=True)
+        (tmp_path / name / "calibration" / "fits" / "l4.json").write_text(f'{{"fit_id": "{name}"}}')
+    monkeypatch.setenv("PERFMODEL_PATH", f"{tmp_path / 'one'}{os.pathsep}{tmp_path / 'two'}")
+    assert catalog.load_fit("l4") == {"fit_id": "two"}
+
+
+@pytest.mark.parametrize(
+    ("text", "warned"),
+    [
+        ("2xRTX 4090 48GB", True),
+        ("RTX 4090 24GB", False),
+        ("H200 141GB", False),
+        ("L20 48GB", False),
+    ],
+)
+def test_another_memory_size_is_not_silently_ignored(text, warned):
+    warnings = parse_gpus(text).warnings
+    assert any("--gpu-memory 48" in problem.message for problem in warnings) == warned
+    assert parse_gpus(text, Overrides(gpu_memory_gib=48)).warnings == ()
+
+
 def test_described_machine(tmp_path):
     path = tmp_path / "box.yaml"
     path.write_text(

@@ -87,6 +87,16 @@ def test_network_by_pattern():
     assert rate("2x8xh100-sxm", 16, pattern="pairwise")[1] == pytest.approx(50 * GB * 15 / 8)
 
 
+def test_a_link_domain_ends_with_a_host_that_is_not_full():
+    assert rate("2x4xh100-sxm", 8)[0] == Tier.NETWORK
+    assert rate("2x4xh100-sxm", 4, 1, 2) == (Tier.DOMAIN, 450 * GB)
+
+
+def test_network_without_peer_access_is_fed_from_host_memory():
+    # half of the 32 GB/s slot, below the port's 25 GB/s
+    assert rate("2x2xrtx-4090", 2, 2, 2) == (Tier.NETWORK, 16 * GB)
+
+
 def test_network_ring_is_bounded_by_the_link_inside():
     topology = Topology.of(parse_gpus("2x8xh800-sxm"))
     assert float(topology.path(16).bytes_per_s_per_direction) == 200 * GB
@@ -109,6 +119,10 @@ def test_groups_over_two_sockets_share_the_cpu_link():
         SOCKET_LINK_BYTES_PER_S * 7 / 16
     )
     assert rate("8xL40S", 8, pattern="pairwise", sockets=1)[1] == 32 * GB
+    # two groups of 4: 2 ranks of each send 2 of 3 messages across
+    assert rate("8xL40S", 4, 2, 2, pattern="pairwise", sockets=2)[1] == pytest.approx(
+        SOCKET_LINK_BYTES_PER_S * 3 / 4 / 2
+    )
 
 
 def test_without_peer_access_copies_bounce_through_host_memory():

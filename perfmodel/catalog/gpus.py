@@ -7,19 +7,21 @@ from dataclasses import dataclass, replace
 
 from perfmodel.catalog.data import entries, find, load_device, simple, unknown_device
 from perfmodel.errors import BadInput, Problem
-from perfmodel.spec.hardware import Device, System
-from perfmodel.units import GIB
+from perfmodel.spec.hardware import Device, System, value_of
+from perfmodel.units import GIB, GIGA
 
 MOST_GPUS = 100_000
 # Servers with more PCIe cards than this usually spread them over two CPUs.
 CARDS_A_SOCKET = 4
+# A typed size this near to the nominal one is the same card (44.9 and 48, 141 and 140).
+SAME_SIZE = 0.1
 EXAMPLES = ("4xB300", "2x8xH100", "h100:8")
 
 _TIMES = r"\s*[x*\u00d7]\s*"
 _NESTED = re.compile(rf"(?P<nodes>-?\d+){_TIMES}(?P<count>-?\d+){_TIMES}(?P<name>.+)$", re.I)
 _COUNTED = re.compile(rf"(?P<count>-?\d+){_TIMES}(?P<name>.*)$", re.I)
 _COLON = re.compile(r"(?P<name>.+?)\s*:\s*(?P<count>-?\d+)$")
-_NOISE = re.compile(r"\b(nvidia|geforce|amd|instinct|huawei|tesla|corporation|oam)\b", re.I)
+_NOISE = re.compile(r"\b(nvidia|geforce|amd|instinct|huawei|tesla|corporation|oam|nvlink)\b", re.I)
 _MEMORY = re.compile(r"\b(\d+)\s*gi?b?\b", re.I)
 _PCIE = re.compile(r"\bpcie\b", re.I)
 
@@ -59,7 +61,8 @@ def parse_gpus(text: str, overrides: Overrides | None = None) -> System:
         raise BadInput(_bad_count(text, f"the count must be 1 to {MOST_GPUS:,}"))
     device, warning = resolve(name)
     system = build_system(device, count=count, nodes=nodes, overrides=overrides)
-    return replace(system, warnings=(*((warning,) if warning else ()), *system.warnings))
+    said = (warning, None if overrides.gpu_memory_gib else _other_size(name, device))
+    return replace(system, warnings=(*filter(None, said), *system.warnings))
 
 
 def _split(text: str) -> tuple[int | None, int, str]:
@@ -124,6 +127,23 @@ def _ambiguity(typed: str, candidate: str, device: Device) -> Problem | None:
         field="--gpus",
         value=typed,
         suggestions=tuple(others),
+        severity="warning",
+    )
+
+
+def _other_size(name: str, device: Device) -> Problem | None:
+    """Warn where a memory size is typed that the catalogued card does not have."""
+    match = _MEMORY.search(name)
+    nominal_gb = value_of(device.memory.capacity_bytes) / GIGA
+    if match is None or abs(int(match[1]) - nominal_gb) <= SAME_SIZE * nominal_gb:
+        return None
+    return Problem(
+        "gpu-memory",
+        f'"{name}": {device.title} is catalogued with {nominal_gb:g} GB, which is used; '
+        f"for a card of {match[1]} GB add --gpu-memory {match[1]}",
+        field="--gpus",
+        value=name,
+        suggestions=(f"--gpu-memory {match[1]}",),
         severity="warning",
     )
 

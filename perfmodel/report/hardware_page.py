@@ -126,6 +126,7 @@ def show_page(device: Device) -> Page:
         Column(header, column, right=header == "value")
         for header, column in zip(headers, columns, strict=True)
     )
+    _collectives(page, device)
     page.blank()
     for path, figure in found:
         if figure.note:
@@ -139,6 +140,30 @@ def show_page(device: Device) -> Page:
     for note in device.notes:
         page.paragraph(note, indent=2)
     return page
+
+
+def _collectives(page: Page, device: Device) -> None:
+    measured = device.measured.collectives
+    if measured is None:
+        return
+    ranks = sorted({n for by_ranks in measured.busbw_bytes_per_s.values() for n in by_ranks})
+    page.blank()
+    page.table(
+        (
+            Column("bus bandwidth, GB/s", list(measured.busbw_bytes_per_s), right=False),
+            *(
+                Column(
+                    f"{n} ranks",
+                    [
+                        number(by_ranks[n] / GIGA) if n in by_ranks else UNKNOWN
+                        for by_ranks in measured.busbw_bytes_per_s.values()
+                    ],
+                )
+                for n in ranks
+            ),
+        )
+    )
+    page.paragraph(f"{measured.kind}, {measured.source}: {measured.note or ''}", indent=2)
 
 
 def _cells(path: str, figure: Figure) -> tuple[str, str, str, str, str]:
