@@ -355,6 +355,6 @@ def test_terms_are_named_bounded_and_say_what_they_rest_on() -> None:
 
 
 def test_dated_facts_hold_from_their_day() -> None:
-    before = resolve(FILE, "vllm-omni", "2026-08-31")
+    before = resolve(FILE, "vllm-omni", "2026-08-30")
     assert (before.uint8_on_device, resolve(FILE, "vllm-omni").uint8_on_device) == (False, True)
     assert resolve(FILE, "unknown-engine") == resolve(FILE, "none")

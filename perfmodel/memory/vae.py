@@ -177,22 +177,27 @@ def _covered(extent: Ints, vae: VaeMemory) -> tuple[NDArray[np.int64], NDArray[n
 def encode(
     vae: VaeMemory, shape: Shape, layouts: Layouts, options: Options, terms: Terms
 ) -> VaeLive:
-    """Live bytes of the encode phase: the input clip and one map (or tile); 0 without an image."""
-    width = vae.bits / BITS_PER_BYTE
+    """Live bytes of the encode phase: the clip, its folded copy and one map (or tile).
+
+    0 without an image or video condition.
+    """
+    none = np.zeros(len(layouts))
     frames = np.asarray(shape.condition_frames, np.float64)
-    clip = np.asarray(shape.batch) * frames * np.asarray(shape.height) * shape.width * RGB * width
-    some = np.where(frames > 0, 1.0, 0.0) * (vae.bits / 16)
-    whole = some * np.asarray(
-        vae.encode_live(shape.condition_frames, shape.height, shape.width), np.float64
-    )
-    height, wide = np.minimum(shape.height, vae.tile_px), np.minimum(shape.width, vae.tile_px)
-    tile = some * np.asarray(vae.encode_live(shape.condition_frames, height, wide), np.float64)
+    if not np.any(frames > 0):
+        return VaeLive(activations=none, collectives=none, slack=none)
+    batch = np.asarray(shape.batch, np.float64)
+    pixels = batch * frames * np.asarray(shape.height, np.float64) * shape.width * RGB
+    clip = pixels * vae.bits / BITS_PER_BYTE
+    scale = batch * np.where(frames > 0, 1.0, 0.0) * (vae.bits / 16)
+    sides = (shape.height, shape.width)
+    edges = [np.minimum(side, vae.tile_px) for side in sides]
+    whole = scale * np.asarray(vae.encode_live(shape.condition_frames, *sides), np.float64)
+    tile = scale * np.asarray(vae.encode_live(shape.condition_frames, *edges), np.float64)
     cut = tiled(vae, shape, layouts, options.vae_tiling)
-    ones = np.ones(len(layouts))
     return VaeLive(
-        activations=np.where(cut, tile + 2 * clip, whole + 2 * clip) * ones,
-        collectives=0.0 * ones,
-        slack=np.where(cut, 0.0, whole * terms.vae_slack_frac) * ones,
+        activations=np.where(cut, tile, whole) + 2 * clip,
+        collectives=none,
+        slack=np.where(cut, 0.0, whole * terms.vae_slack_frac),
     )
 
 
