@@ -143,6 +143,8 @@ def test_sound_adds_25_tokens_a_second() -> None:
     shape = shape_of("cosmos3-nano", frames=189, sound=True)
     assert shape.extra_tokens == 197
     assert shape.tokens == 44_160 + 197
+    assert family(NANO).sound_decode(NANO, shape)
+    assert family(NANO).sound_decode(NANO, shape_of("cosmos3-nano")) == ()
 
 
 def test_what_the_vae_encodes() -> None:

@@ -108,9 +108,9 @@ class VaeSpec(Frozen):
         residual: parameter-free shortcuts around every level (Wan2.2).
         pixel_patch: pixels folded into channels before the first convolution.
         temporal: for each change of level, pixels first: whether time is halved too.
-        tile_px, tile_stride_px: default tile and stride of a tiled run, in output pixels.
-        encode_tile_px, encode_tile_stride_px: the same where a distributed encoder tiles; they are
-            half of it in units of the folded map when `pixel_patch` is 2, thus the same in pixels.
+        tile_px, tile_stride_px: default tile and stride of a tiled run, in pixels, for decode and
+            for vLLM-Omni's distributed encode; diffusers applies the numbers to the folded map
+            when it encodes, so its encode tiles are `pixel_patch` times as wide.
         bits: bits of a weight and of an activation as engines load it.
     """
 

@@ -41,7 +41,7 @@ class Component:
         kind: ``text_encoder``, ``transformer``, ``vae`` or ``other`` (the memory columns).
         params: all parameters.
         bits: bits of a parameter as loaded (16 for bf16, 32 for an fp32 VAE).
-        block_params: the part inside repeated blocks (what HSDP shards and layerwise offload moves).
+        block_params: the part inside repeated blocks (HSDP shards it, layerwise offload moves it).
         blocks: number of those blocks.
         tp_params: the part that tensor parallelism divides.
         quantizable_params: the part that a quantised checkpoint stores in the low precision.
@@ -122,3 +122,6 @@ class Family(Protocol):
         self, model: ModelSpec, latent_frames: Ints, height: Ints, width: Ints, traits: Traits
     ) -> tuple[Op, ...]:
         """Operators that decode one map of latent size (a tile or the whole)."""
+
+    def sound_decode(self, model: ModelSpec, shape: Shape) -> tuple[Op, ...]:
+        """Operators that decode the sound tokens, after the video; none without sound."""

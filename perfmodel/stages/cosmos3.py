@@ -62,8 +62,9 @@ def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
 
 
 def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
-    """`base` at other sizes (frames are rounded as in `shape`)."""
-    vae, patch = model.vae, model.transformer.patch
+    """`base` at other sizes; frames and sizes are rounded as in `shape`."""
+    vae, patch, multiple = model.vae, model.transformer.patch, model.size_multiple
+    width, height = width // multiple * multiple, height // multiple * multiple
     frames = rounded_frames(frames, model.frame_rounding, vae.temporal_ratio)
     latent_frames = causal_latent_frames(frames, vae.temporal_ratio)
     latent_height, latent_width = height // vae.spatial_ratio, width // vae.spatial_ratio

@@ -150,6 +150,11 @@ def vae_decode(
     return vae_wan.decode(model.vae, latent_frames, height, width, traits)
 
 
+def sound_decode(model: ModelSpec, shape: Shape) -> tuple[Op, ...]:
+    """Nothing: Wan makes no sound."""
+    return ()
+
+
 def _condition_frames(request: Request, frames: int) -> int:
     # "clip": the image and zero frames to the full length; "image": that frame alone (TI2V).
     return {"none": 0, "image": 1, "clip": frames, "video": frames}[request.defaults.condition]
