@@ -62,9 +62,14 @@ def grid() -> Iterator[tuple[Context, ParallelConfig]]:
                 yield replace(ctx, behaviour=changed), parse_parallel(text)[0]
 
 
+def serve_lines(text: str) -> list[list[str]]:
+    """Words of each server; comments, the background mark and the final wait are left out."""
+    lines = [line for line in text.splitlines() if not line.startswith("#") and line != "wait"]
+    return [shlex.split(line.removesuffix(" &")) for line in lines]
+
+
 def serve_words(text: str) -> list[str]:
-    (line,) = [line for line in text.splitlines() if not line.startswith("#")]
-    return shlex.split(line)
+    return serve_lines(text)[0]
 
 
 def test_every_flag_of_every_command_exists():
@@ -108,9 +113,11 @@ def test_the_serve_command_reads_back_as_its_configuration():
         if config.hsdp * config.hsdp_replicate > 1 and config.world_size > 4:
             continue
         built = ENGINE.commands(ctx, config, 1.0).serve
-        launch = ENGINE.read_launch(serve_words(built))
+        lines = serve_lines(built)
+        assert len(lines) == config.dp
+        launch = ENGINE.read_launch(lines[-1])
         tiled = ctx.behaviour.options.vae_tiling == "on" and config.vae_patch == 1
-        assert launch.parallel == replace(config, vae_tiling=config.vae_tiling or tiled)
+        assert launch.parallel == replace(config, dp=1, vae_tiling=config.vae_tiling or tiled)
         assert launch.model == (ctx.hf_id or ctx.model_id)
 
 
@@ -123,10 +130,24 @@ def test_the_look_of_the_default_serve_command():
     )
 
 
-def test_data_parallel_is_the_number_of_gpus():
+def test_replicas_are_servers_with_devices_and_ports_of_their_own():
     serve = ENGINE.commands(context(), ParallelConfig(cfg=2, dp=2), 1.0).serve
-    assert "--num-gpus 4" in serve
+    first, second = serve_lines(serve)
+    assert first[0] == "CUDA_VISIBLE_DEVICES=0,1"
+    assert second[0] == "CUDA_VISIBLE_DEVICES=2,3"
+    assert first[-4:] == ["--num-gpus", "2", "--port", "8000"]
+    assert second[-4:] == ["--num-gpus", "2", "--port", "8001"]
     assert "--data-parallel-size" not in serve
+    assert ENGINE.read_launch(first).problems == ()
+
+
+def test_one_server_with_replicas_is_warned_about():
+    launch = ENGINE.read_launch(["vllm", "serve", "m", "--omni", "--num-gpus", "4"])
+    assert launch.parallel.dp == 4
+    assert [p.rule_id for p in launch.problems] == ["dp-repeats"]
+    gathered = ["--enable-distributed-layerwise-offload"]
+    quiet = ENGINE.read_launch(["vllm", "serve", "m", "--omni", "--num-gpus", "4", *gathered])
+    assert quiet.problems == ()
 
 
 def test_ascend_names_its_devices_and_no_cudnn():

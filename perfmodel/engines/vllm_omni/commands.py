@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from shlex import quote
@@ -63,6 +64,24 @@ def _version(ctx: Context) -> Version:
 
 
 def _serve(ctx: Context, config: ParallelConfig, predicted_s: float) -> str:
+    """One server, or one a replica.
+
+    A single server with data parallel ranks takes one request at a time (each replica repeats it)
+    unless weights are gathered between them: ``diffusion_engine.py _init_runtime_state``.
+    """
+    one = replace(config, dp=1)
+    words = _serve_words(ctx, one)
+    if config.dp == 1:
+        return "\n".join([*_notes(ctx, one), " ".join(_environment(ctx, one, predicted_s) + words)])
+    lines = [*_notes(ctx, one), f"# {config.dp} replicas: a server and a port each"]
+    for replica in range(config.dp):
+        place = _environment(ctx, one, predicted_s, replica=replica, replicas=config.dp)
+        count = ["--num-gpus", str(one.world_size), "--port", str(PORT + replica)]
+        lines.append(" ".join([*place, *words, *count, "&"]))
+    return "\n".join([*lines, "wait"])
+
+
+def _serve_words(ctx: Context, config: ParallelConfig) -> list[str]:
     words = ["vllm", "serve", quote(ctx.hf_id or ctx.model_id), "--omni"]
     for key, flag in _DEGREE_FLAGS:
         if getattr(config, key) > 1:
@@ -71,20 +90,25 @@ def _serve(ctx: Context, config: ParallelConfig, predicted_s: float) -> str:
         words += ["--use-hsdp", "--hsdp-shard-size", str(config.hsdp)]
         if config.hsdp_replicate > 1:
             words += ["--hsdp-replicate-size", str(config.hsdp_replicate)]
-    if config.dp > 1:
-        words += ["--num-gpus", str(config.world_size)]
-    words += _option_words(ctx, config)
-    words += _measuring_words(ctx)
-    return "\n".join(
-        [*_notes(ctx, config), " ".join(_environment(ctx, config, predicted_s) + words)]
-    )
+    return words + _option_words(ctx, config) + _measuring_words(ctx)
 
 
-def _environment(ctx: Context, config: ParallelConfig, predicted_s: float) -> list[str]:
+_VISIBLE = {
+    "cuda": "CUDA_VISIBLE_DEVICES",
+    "rocm": "HIP_VISIBLE_DEVICES",
+    "npu": "ASCEND_RT_VISIBLE_DEVICES",
+}
+
+
+def _environment(
+    ctx: Context, config: ParallelConfig, predicted_s: float, replica: int = 0, replicas: int = 1
+) -> list[str]:
+    """Variables before the command: devices of a replica (on Ascend always), the time limit."""
     found = []
-    if ctx.behaviour.platform == "npu":
-        devices = ",".join(map(str, range(config.world_size)))
-        found.append(f"ASCEND_RT_VISIBLE_DEVICES={devices}")
+    if replicas > 1 or ctx.behaviour.platform == "npu":
+        first = replica * config.world_size
+        devices = ",".join(map(str, range(first, first + config.world_size)))
+        found.append(f"{_VISIBLE.get(ctx.behaviour.platform, _VISIBLE['cuda'])}={devices}")
     if not is_image(ctx) and _timeout_s(predicted_s) > SYNC_TIMEOUT_S:
         found.append(f"VLLM_OMNI_VIDEO_SYNC_TIMEOUT={_timeout_s(predicted_s)}")
     return found
@@ -243,7 +267,7 @@ def _benchmark(ctx: Context, config: ParallelConfig, predicted_s: float) -> str:
         "warmups": 1,
         "repeats": 3,
         "out": "results.jsonl",
-        "record": run_record(ctx, config),
+        "record": run_record(ctx, replace(config, dp=1)),
     }
     client = (Path(__file__).parent / "bench_client.py").read_text(encoding="utf-8")
     return f"python3 - {quote(json.dumps(job))} <<'END_OF_CLIENT'\n{client}END_OF_CLIENT"

@@ -96,6 +96,7 @@ class _Reading:
     model: str = ""
     omni: bool = False
     hsdp: bool = False
+    gathers: bool = False
     degrees: dict[str, int] = field(default_factory=dict)
     options: dict[str, object] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
@@ -212,6 +213,7 @@ def _apply(flag: str, value: str, reading: _Reading) -> None:
     elif flag in _SWITCH_OPTIONS:
         name, choice = _SWITCH_OPTIONS[flag]
         reading.options[name] = choice
+        reading.gathers |= flag == "--enable-distributed-layerwise-offload"
     else:
         _special(flag, value, reading)
 
@@ -276,6 +278,7 @@ def _offload(flag: str, value: str, reading: _Reading) -> None:
     components = parsed.get("components", [])
     if parsed.get("mode") == "layer":
         reading.options["offload"] = "layerwise"
+        reading.gathers |= "allgather" in value
     elif components == ["text_encoder"]:
         reading.options["offload"] = "text-encoder"
     else:
@@ -330,7 +333,22 @@ def _parallel(reading: _Reading) -> ParallelConfig:
         )
     elif gpus > config.world_size:
         config = replace(config, dp=gpus // config.world_size)
+        if not reading.gathers:
+            reading.warnings.append(_repeated_work(gpus, config.dp))
     return config
+
+
+def _repeated_work(gpus: int, replicas: int) -> Problem:
+    return Problem(
+        "dp-repeats",
+        f"--num-gpus {gpus} makes {replicas} data-parallel replicas, but without "
+        "--enable-distributed-layerwise-offload one server runs a request at a time and all "
+        f"{replicas} repeat it; try {replicas} servers with a port each",
+        field="--parallel",
+        value=f"--num-gpus {gpus}",
+        suggestions=(f"{replicas} servers with a port each",),
+        severity="warning",
+    )
 
 
 def _unknown(flag: str) -> Problem:
