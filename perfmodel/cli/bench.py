@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from perfmodel.calibrate.cases import Case
     from perfmodel.calibrate.measure.bench import BenchReport, Progress
 
+SCHEMA_VERSION = "1.0"
 SHOWN_REASONS = 8
 PRESETS = ("quick", "full")
 COMPILED = {"auto": None, "on": True, "off": False}
@@ -169,7 +170,7 @@ def _device(report: BenchReport) -> str:
 
 def _document(report: BenchReport) -> dict[str, Any]:
     return {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "status": "ok" if report.records else "missing_data",
         "problems": [],
         "warnings": [problem.message for problem in report.warnings],

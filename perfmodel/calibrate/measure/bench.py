@@ -281,8 +281,12 @@ def _busy(device: Device) -> list[Problem]:
     load = os.getloadavg()[0]
     if load < _BUSY_LOAD_FRAC * cores:
         return []
-    advice = "; --threads 1 suffers least" if device.is_cpu and torch.get_num_threads() > 1 else ""
-    message = f"this machine is busy (load {load:.1f} on {cores} cores): times include that{advice}"
+    advice = "times include that"
+    if device.is_cpu and torch.get_num_threads() > 1:
+        advice += "; --threads 1 measures this process's own time instead"
+    elif device.is_cpu:
+        advice = "collectives, transfers and media include that"
+    message = f"this machine is busy (load {load:.1f} on {cores} cores): {advice}"
     return [Problem("bench-busy", message, severity="warning")]
 
 

@@ -42,6 +42,11 @@ _SDPA_OF = {
 """Backends to try by device; torch.npu replaces the whole function, so it has no choice."""
 
 
+def first_choice(device: Device) -> str:
+    """The attention kernel that `scaled_dot_product_attention` tries first on `device`."""
+    return _SDPA_OF[device.kind][0]
+
+
 @singledispatch
 def expand(case: Case, device: Device) -> list[Case]:
     """`case` once for each kernel that the device may have for it (`kernel` filled in)."""
