@@ -13,7 +13,7 @@ from perfmodel.engines.vllm_omni.behaviour import MASK_BACKENDS
 from perfmodel.engines.vllm_omni.rules_sequence import padding
 from perfmodel.engines.vllm_omni.versions import has, resolve_version
 from perfmodel.spec.parallel import Layouts, ParallelConfig
-from perfmodel.units import S_PER_MINUTE
+from perfmodel.units import S_PER_HOUR, S_PER_MINUTE
 
 PORT = 8000
 SYNC_TIMEOUT_S = 600
@@ -263,7 +263,7 @@ def _benchmark(ctx: Context, config: ParallelConfig, predicted_s: float) -> str:
         "fields": request_fields(ctx) if form else _json_fields(ctx),
         "uploads": _uploads(ctx),
         "timeout_s": _timeout_s(predicted_s),
-        "patience_s": 3600,
+        "patience_s": int(S_PER_HOUR),
         "warmups": 1,
         "repeats": 3,
         "out": "results.jsonl",

@@ -65,9 +65,11 @@ FEATURES: dict[str, Feature] = {
     "sound_padded": Feature((0, 24, 0), "2026-07-07", f"{_PULL}4436"),
     "one_frame_condition": Feature((0, 24, 0), "2026-06-22", f"{_PULL}4614"),
     "spatial_shard": _from_release((0, 24, 0), "entrypoints/cli/serve.py --vae-parallel-mode"),
+    # Absent from the wheel of 2026-07-07, in that of 2026-08-03: the middle is taken for main.
     "trtllm_default": Feature((0, 26, 0), "2026-07-20", f"{_PULL}5283"),
     "allgather": _from_release((0, 26, 0), "entrypoints/cli/serve.py --allgather-degree"),
     "text_encoder_tp": _from_release((0, 26, 0), "entrypoints/cli/serve.py"),
+    # Known to the month only; so is the cuDNN default above.
     "vae_fast_path": Feature((0, 30, 0), "2026-09-01", f"{_PULL}7056"),
     "distilled_refused": Feature((0, 30, 0), "2026-09-25", f"{_PULL}7427"),
     "cosmos3_auto_pad": _from_release((0, 30, 0), "transformer_cosmos3.py _sp_plan"),
