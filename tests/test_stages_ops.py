@@ -234,13 +234,30 @@ def test_decode_memory_grows_with_the_map(
     assert last < fast <= small
 
 
-def test_decode_memory_is_at_least_the_maps_of_its_largest_layer() -> None:
-    # The first block of the last level holds 512 channels x 4 frames x 360 x 640 in bf16 and in
-    # fp32 twice (before and after the division) besides its 256-channel shortcut.
-    voxels = 4 * 360 * 640
-    floor = voxels * (512 * (2 + 4 + 4) + 256 * 2)
-    assert vae_wan.decode_peak_bytes(VAES["cosmos3-nano"], 48, 45, 80) > floor
-    assert vae_wan.encode_peak_bytes(VAES["cosmos3-nano"], 189, 720, 1280) > 0
+def test_decode_memory_at_720p_is_the_hand_count() -> None:
+    # Worst layer: the first convolution of the last level, 512 to 256 channels, 4 + 2 frames.
+    plane, padded = 360 * 640, 362 * 642
+    block_input = level_input = normed = 512 * 4 * plane
+    shortcut = out = converted_out = 256 * 4 * plane
+    joined = padded_copy = converted_in = 512 * 6 * padded
+    worst = block_input + level_input + normed + shortcut + out + converted_out
+    worst += joined + padded_copy + converted_in
+    # Two past frames of every causal convolution, level by level (time convolutions included).
+    past = 45 * 80 * (48 + 11 * 1024) + 90 * 160 * 7 * 1024
+    past += 180 * 320 * (1024 + 5 * 512) + plane * (512 + 6 * 256)
+    expected = 2 * (worst + 2 * past)
+    assert vae_wan.decode_peak_bytes(VAES["cosmos3-nano"], 48, 45, 80) == expected
+    # The fast path assembles and pads in one kernel; channels-last converts nothing besides.
+    lossless = vae_wan.decode_peak_bytes(VAES["cosmos3-nano"], 48, 45, 80, fast_path="lossless")
+    assert lossless == expected - 2 * padded_copy
+
+
+def test_encode_memory_grows_with_the_map() -> None:
+    small, large = (
+        vae_wan.encode_peak_bytes(VAES["wan2.1-t2v-14b"], 81, 480, width) for width in (832, 848)
+    )
+    assert 0 < small < large
+    assert vae_wan.encode_peak_bytes(VAES["wan2.1-t2v-14b"], 1, 480, 832) < small
 
 
 def test_convolutions_count_no_negative_work() -> None:
