@@ -1,0 +1,118 @@
+"""The glossary, and `explain`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import report_samples as samples
+
+from perfmodel.cli.app import run
+from perfmodel.cli.explain import all_entries
+from perfmodel.engines import engine
+from perfmodel.errors import BadInput
+from perfmodel.report.glossary import explain, folded, glossary, term_entries
+from perfmodel.report.words import STAGES
+from perfmodel.spec.parallel import KEYS
+from perfmodel.spec.workload import Options
+
+
+@pytest.fixture(scope="module")
+def entries():
+    return all_entries()
+
+
+def test_every_axis_stage_option_and_rule_is_explained(entries):
+    terms = [*KEYS, *STAGES, *Options.model_fields]
+    terms += [rule.id for rule in engine().rules()]
+    for term in terms:
+        assert explain(term, entries), term
+
+
+@pytest.mark.parametrize("part", ["usp", "vaepp", "hsdp", "cfg", "ring", "tp", "tiling"])
+def test_parts_of_an_id_are_explained(entries, part):
+    assert explain(part, entries)[0].kind in ("axis", "option")
+
+
+def test_columns_of_the_contract_are_explained(entries):
+    for name in (
+        "latency_ms",
+        "peak_memory_gib",
+        "fit_status",
+        "provenance_share",
+        "basis_share",
+        "reserved_gib",
+        "speedup_loss_ms",
+        "requests_per_hour",
+        "tied_with_best",
+        "pipeline_forward_ms",
+        "first_request_ms",
+        "denoise_per_step_ms",
+    ):
+        assert explain(name, entries), name
+        assert name in samples.answer().recommendations[0].model_dump()
+
+
+def test_names_are_unique_within_the_glossary():
+    seen: dict[str, str] = {}
+    for entry in glossary():
+        for name in {folded(name) for name in (entry.term, *entry.aliases)}:
+            assert seen.setdefault(name, entry.term) == entry.term, name
+        assert entry.text.rstrip().endswith("."), entry.term
+
+
+def test_case_dashes_and_spaces_do_not_matter(entries):
+    assert explain("VAE Decode", entries)[0].term == "vae_decode"
+    assert explain("ULYSSES-DEGREE", entries)[0].term == "ulysses"
+
+
+@pytest.mark.parametrize("term", ["ulyses", "zzzzzzzz", "", "%%"])
+def test_unknown_terms_name_the_nearest(entries, term):
+    with pytest.raises(BadInput) as caught:
+        explain(term, entries)
+    (problem,) = caught.value.problems
+    assert ("ulysses" in problem.suggestions) is (term == "ulyses")
+
+
+def test_terms_show_their_value_bounds_and_provenance():
+    document = {
+        "terms": {
+            "x_s": {
+                "value": 2e-5,
+                "low": 1e-5,
+                "high": 5e-5,
+                "unit": "s",
+                "provenance": "fitted",
+                "meaning": "time of x",
+            }
+        }
+    }
+    (entry,) = term_entries({"some-engine": document})
+    assert entry.text == "Time of x."
+    assert entry.values == {"some-engine": "2e-05, between 1e-05 and 5e-05 (fitted)"}
+
+
+def test_the_command_prints_a_term_or_all(capsys):
+    assert run(["explain", "usp"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("ulysses  (axis)")
+    assert "source" in out
+    assert run(["explain"]) == 0
+    assert "axis: " in capsys.readouterr().out
+    assert run(["explain", "vae", "decode", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["term"] == "vae_decode"
+
+
+def test_the_command_refuses_in_one_line(capsys):
+    assert run(["explain", "ulyses"]) == 2
+    err = capsys.readouterr().err.splitlines()
+    assert len(err) == 1
+    assert err[0].startswith('error[term]: nothing is called "ulyses"; nearest: ')
+
+
+def test_schema_prints_json(capsys):
+    assert run(["schema", "recommend"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "Answer"
+    assert run(["schema"]) == 0
+    assert "predict" in capsys.readouterr().out.split()
+    assert run(["schema", "nothing"]) == 2
