@@ -122,7 +122,7 @@ class Attention(Op):
     dtype: str = "bf16"
     role: Role = Role.SELF
     backend: str | None = None
-    """Engine attention backend (``CUDNN_ATTN``...); None outside the denoiser: the torch default."""
+    """Engine attention backend (``CUDNN_ATTN``...); None: the torch default (VAE, encoders)."""
     masked: bool | NDArray[np.bool_] = False
     """True where padding forces a masked (varlen) kernel path."""
 

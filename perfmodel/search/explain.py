@@ -13,7 +13,8 @@ from perfmodel.spec.parallel import Layouts, ParallelConfig
 from perfmodel.units import MS_PER_S
 
 NAMED_MS = 1.0
-"""Differences below this many milliseconds, or below a thousandth of the request, are not named."""
+"""Differences below this many milliseconds, or below a thousandth of the request, are not named
+(a thousandth of the request in milliseconds is its latency in seconds)."""
 
 AXIS_NAMES = {
     "ulysses": "all-to-all",
@@ -89,7 +90,7 @@ def _against(
     evaluation: Evaluation, terms: dict[str, Column], winner: int, other: int
 ) -> str | None:
     saved = {name: float(t[other] - t[winner]) * MS_PER_S for name, t in terms.items()}
-    floor = max(NAMED_MS, abs(float(evaluation.latency_s[winner])) * MS_PER_S / 1000)
+    floor = max(NAMED_MS, abs(float(evaluation.latency_s[winner])))
     gains = sorted((-ms, name) for name, ms in saved.items() if ms > floor)[:2]
     costs = sorted((ms, name) for name, ms in saved.items() if ms < -floor)[:1]
     if not gains:

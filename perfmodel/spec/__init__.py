@@ -1,0 +1,1 @@
+"""What people write: hardware, models, workloads, parallel configurations."""

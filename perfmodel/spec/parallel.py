@@ -224,7 +224,7 @@ class Layouts:
 
     @property
     def sequence_parallel(self) -> IntColumn:
-        """ulysses x ring x allgather: the ranks that share the tokens."""
+        """Ulysses x ring x allgather: the ranks that share the tokens."""
         return self.ulysses * self.ring * self.allgather
 
     @property

@@ -1,0 +1,1 @@
+"""How wrong the model is against measured records."""

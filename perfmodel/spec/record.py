@@ -1,0 +1,119 @@
+"""A measured run, as people publish or record it: one JSON object a line.
+
+Field names and units are those of the public format (milliseconds, MiB); unknown keys are kept by
+whoever wrote them and ignored here.  ``None`` is unknown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from perfmodel.errors import BadInput, Problem
+
+END_TO_END_KEYS = ("e2e", "client", "server", "stage_gen", "pipeline_forward", "generation")
+"""What ``e2e`` is scored on: the first that a record has."""
+
+
+class RunRecord(BaseModel):
+    """One measurement of one configuration.
+
+    Attributes:
+        parallel: degrees by engine argument name; left out = 1 or off, None = unknown.
+        measured_ms: milliseconds by what was measured (``e2e``, ``denoise``, ``vae_decode``...).
+        peak_memory_mib: per GPU; `memory_kind` reserved (torch) or driver.
+        sweep: records that differ only in `parallel` share it; `sweep_of` the stage to compare.
+        forwards: transformer forwards of the request, where not steps x branches.
+        doubtful: something was assumed by whoever read the source.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+    id: str
+    source: str | None = None
+    source_date: str | None = None
+    engine: str
+    engine_version: str | None = None
+    model: str
+    task: str | None = None
+    gpu: str | None = None
+    num_gpus: int | None = Field(default=None, ge=1)
+    nodes: int | None = None
+    interconnect: str | None = None
+    height: int | None = None
+    width: int | None = None
+    frames: int | None = None
+    fps: float | None = None
+    steps: int | None = None
+    batch: int | None = None
+    guidance_scale: float | None = None
+    cfg: bool | None = None
+    num_outputs: int | None = None
+    concurrency: int | None = None
+    dtype: str | None = None
+    attention_backend: str | None = None
+    compile: bool | None = None
+    cache: Any = None
+    offload: str | None = None
+    vae_tiling: bool | None = None
+    parallel: dict[str, int | None] = {}
+    measured_ms: dict[str, float] = {}
+    peak_memory_mib: float | None = None
+    memory_kind: str | None = None
+    kernels: dict[str, Any] | None = None
+    forwards: int | None = None
+    ref_images: Any = None
+    sparse_attention: bool | None = None
+    sweep: str | None = None
+    sweep_of: str | None = None
+    doubtful: bool = False
+    note: str | None = None
+
+
+def read_records(paths: Iterable[Path]) -> tuple[list[RunRecord], list[Problem]]:
+    """Records of some JSONL files; bad rows become problems by file and line.
+
+    Raises:
+        BadInput: a file that cannot be read.
+    """
+    records: list[RunRecord] = []
+    bad: list[Problem] = []
+    for path in paths:
+        for number, line in _lines(path):
+            try:
+                records.append(RunRecord.model_validate(json.loads(line)))
+            except ValidationError as error:
+                bad += [_problem(path, number, _message(item)) for item in error.errors()]
+            except ValueError as error:
+                bad.append(_problem(path, number, f"no JSON object: {error}"))
+    return records, bad
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(
+            Problem("record-file", f"{path} cannot be read: {error}", value=str(path))
+        ) from None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip():
+            yield number, line
+
+
+def _message(item: Any) -> str:
+    where = ".".join(str(part) for part in item["loc"])
+    return f"{where}: {item['msg'].lower()}, got {item.get('input')!r}"
+
+
+def _problem(path: Path, number: int, message: str) -> Problem:
+    return Problem(
+        "record",
+        f"{path.name}:{number}: {message[:300]}",
+        field=f"{path}:{number}",
+        severity="warning",
+    )

@@ -1,0 +1,200 @@
+"""From a measured run to the question that predicts it, or the reason why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from perfmodel import catalog
+from perfmodel.engines import engine_names
+from perfmodel.errors import PerfmodelError
+from perfmodel.spec.hardware import System
+from perfmodel.spec.parallel import KEY_ALIASES, KEYS, ParallelConfig
+from perfmodel.spec.record import RunRecord
+from perfmodel.spec.workload import Options, Workload
+
+STAGE_ONLY = ("vae_decode", "vae_encode", "text_encode", "video_encode", "denoise_per_step")
+"""Keys that a prediction does not need the number of steps for."""
+
+DTYPES = {
+    None: "bf16",
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "fp8": "fp8",
+    "int8": "int8",
+    "nvfp4": "nvfp4",
+}
+
+OFFLOADS = {None: "none", "none": "none", "model": "model", "layerwise": "layerwise"}
+
+BACKENDS = {
+    "CUDNN": "CUDNN_ATTN",
+    "FA2": "FLASH_ATTN",
+    "FA3": "FLASH_ATTN",
+    "FLASH_ATTN": "FLASH_ATTN",
+    "SDPA": "TORCH_SDPA",
+    "FLASHINFER": "FLASHINFER_ATTN",
+}
+
+GUIDED_DEFAULT = 5.0
+"""Guidance scale of a run that states a second branch but no scale (any value above 1 is alike)."""
+
+
+class Skip(Exception):
+    """A record that cannot be predicted, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to ask for a record.
+
+    Attributes:
+        assumed: fields that the record leaves open.
+    """
+
+    workload: Workload
+    system: System
+    engine: str
+    options: Options
+    parallel: ParallelConfig
+    assumed: tuple[str, ...]
+
+
+@cache
+def _system(gpu: str, num_gpus: int) -> System:
+    return catalog.parse_gpus(f"{num_gpus}x{gpu}")
+
+
+def question(record: RunRecord) -> Question:
+    """The question behind `record`.
+
+    Raises:
+        Skip: the reason, in a few words.
+    """
+    if record.gpu is None:
+        raise Skip("GPU unknown")
+    if record.engine not in engine_names():
+        raise Skip(f"engine {record.engine} is not modelled")
+    try:
+        system = _system(record.gpu, record.num_gpus or 1)
+        slug = catalog.load_model(record.model).slug
+    except PerfmodelError as error:
+        raise Skip(_first_words(error)) from None
+    _refuse_unmodelled(record)
+    parallel = _parallel(record)
+    assumed: list[str] = []
+    return Question(
+        workload=_workload(record, slug, parallel, assumed),
+        system=system,
+        engine=_engine(record, assumed),
+        options=_options(record, parallel, assumed),
+        parallel=parallel,
+        assumed=tuple(assumed),
+    )
+
+
+def _first_words(error: PerfmodelError) -> str:
+    return error.problems[0].message.split(";")[0]
+
+
+def _refuse_unmodelled(record: RunRecord) -> None:
+    if record.steps is None and not set(record.measured_ms) & set(STAGE_ONLY):
+        raise Skip("steps unknown")
+    if record.cache:
+        raise Skip("step cache with an unstated skip ratio")
+    if record.sparse_attention:
+        raise Skip("sparse attention")
+    if record.dtype not in DTYPES:
+        raise Skip(f"dtype {record.dtype} is not modelled")
+    if record.offload not in OFFLOADS:
+        raise Skip(f"offload {record.offload} is not modelled")
+    if record.attention_backend is not None and record.attention_backend not in BACKENDS:
+        raise Skip(f"attention backend {record.attention_backend} is not modelled")
+    if (record.concurrency or 1) > 1:
+        raise Skip("several requests in flight")
+
+
+def _parallel(record: RunRecord) -> ParallelConfig:
+    degrees: dict[str, int] = {}
+    for name, value in record.parallel.items():
+        key = KEY_ALIASES.get(name, name)
+        if value is None:
+            raise Skip(f"{name} unknown")
+        if value == 1:
+            continue
+        if key not in KEYS:
+            raise Skip(f"{name}={value} is not modelled")
+        degrees[key] = value
+    config = ParallelConfig(**degrees)
+    if config.hsdp > 1 and config.hsdp_replicate == 1 and config.world_size % config.hsdp == 0:
+        degrees["hsdp_replicate"] = config.world_size // config.hsdp
+    tiling = bool(record.vae_tiling) and config.vae_patch == 1
+    return ParallelConfig(**degrees, vae_tiling=tiling)
+
+
+def _workload(
+    record: RunRecord, slug: str, parallel: ParallelConfig, assumed: list[str]
+) -> Workload:
+    fields: dict[str, object] = {"model": slug}
+    for name, value in (
+        ("task", record.task),
+        ("width", record.width),
+        ("height", record.height),
+        ("frames", record.frames),
+        ("fps", record.fps),
+        ("steps", record.steps),
+        ("guidance", _guidance(record, parallel)),
+    ):
+        if value is None:
+            assumed.append(name)
+        else:
+            fields[name] = value
+    fields["batch"] = (record.batch or 1) * (record.num_outputs or 1)
+    try:
+        return Workload.model_validate(fields)
+    except ValueError as error:
+        raise Skip(f"workload: {str(error).splitlines()[0]}") from None
+
+
+def _guidance(record: RunRecord, parallel: ParallelConfig) -> float | None:
+    """Guidance scale, or what the second branch (or its absence) implies."""
+    if record.cfg is False and parallel.cfg == 1:
+        return 1.0
+    if record.guidance_scale is not None and (record.guidance_scale > 1 or not record.cfg):
+        return record.guidance_scale
+    if record.cfg or parallel.cfg > 1:
+        return GUIDED_DEFAULT
+    return None
+
+
+def _engine(record: RunRecord, assumed: list[str]) -> str:
+    """Engine at the record's version, or at the day of its source where it names none."""
+    version = record.engine_version or ""
+    number = version.split()[0] if version else ""
+    if number[:1].isdigit() and "." in number and number[0:1] == "0":
+        return f"{record.engine}@{number}"
+    if record.source_date:
+        assumed.append("engine_version")
+        return f"{record.engine}@{record.source_date}"
+    assumed.append("engine_version")
+    return record.engine
+
+
+def _options(record: RunRecord, parallel: ParallelConfig, assumed: list[str]) -> Options:
+    fields: dict[str, object] = {
+        "dtype": DTYPES[record.dtype],
+        "offload": OFFLOADS[record.offload],
+    }
+    if record.attention_backend is None:
+        assumed.append("attention_backend")
+    else:
+        fields["attention_backend"] = BACKENDS[record.attention_backend]
+    if record.compile is None:
+        assumed.append("compile")
+    else:
+        fields["compile"] = record.compile
+    if record.vae_tiling is None and parallel.vae_patch == 1:
+        assumed.append("vae_tiling")
+    if record.dtype is None:
+        assumed.append("dtype")
+    return Options.model_validate(fields)

@@ -1,0 +1,222 @@
+"""Laws of the whole: sums, identity, monotonicity, rooflines, vectorised against one by one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfmodel import catalog
+from perfmodel.api.session import open_session
+from perfmodel.api.table import build_table, legality, search_space
+from perfmodel.pipeline.evaluate import STAGES, evaluate
+from perfmodel.pipeline.lines import distinct, expose, plain_line
+from perfmodel.pipeline.uncertainty import difference_halfwidth_s, halfwidth_s
+from perfmodel.search.enumerate import candidates, factorizations
+from perfmodel.search.explain import speedup_loss_s, terms_s
+from perfmodel.search.rank import pareto, rank
+from perfmodel.spec.parallel import Layouts, ParallelConfig
+from perfmodel.spec.workload import Options, Workload
+
+
+@pytest.fixture(scope="module")
+def table():
+    session = open_session(Workload(frames=81), catalog.parse_gpus("4xB300"))
+    found = legality(session, search_space(session))
+    return build_table(session, found.layouts.take(found.legal))
+
+
+SINGLE = ParallelConfig()
+
+
+def latency(gpus="1xB300", config=SINGLE, options=None, **workload):
+    session = open_session(
+        Workload(**{"frames": 81, **workload}), catalog.parse_gpus(gpus), options=options
+    )
+    return float(evaluate(session.job, Layouts.of([config])).latency_s[0])
+
+
+def test_stages_sum_to_the_latency_and_terms_too(table):
+    evaluation = table.evaluation
+    stages = sum(evaluation.stages[name].total_s for name in STAGES)
+    assert np.allclose(stages, evaluation.latency_s, rtol=1e-12)
+    assert np.allclose(sum(terms_s(evaluation).values()), evaluation.latency_s, rtol=1e-9)
+
+
+def test_columns_equal_one_by_one(table):
+    layouts = table.evaluation.layouts
+    for row in range(0, len(layouts), 17):
+        alone = evaluate(table.session.job, layouts.take(np.array([row])))
+        for name in STAGES:
+            assert alone.stages[name].total_s[0] == pytest.approx(
+                table.evaluation.stages[name].total_s[row], rel=1e-12
+            )
+
+
+def test_one_device_sends_nothing_and_waits_for_nobody(table):
+    denoise = table.evaluation.stages["denoise"]
+    for kind in ("collective", "wait"):
+        assert denoise.part_s((kind,))[table.single] == 0.0
+
+
+def test_losses_lead_from_the_ideal_to_the_latency(table):
+    evaluation, single = table.evaluation, table.single
+    for row in range(0, len(evaluation.layouts), 13):
+        world = int(evaluation.layouts.world_size[row])
+        ideal = evaluation.latency_s[single] / world
+        losses = sum(speedup_loss_s(evaluation, row, single).values())
+        expected = evaluation.latency_s[row] if world > 1 else ideal
+        assert ideal + losses == pytest.approx(expected, rel=1e-9)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 60))
+def test_latency_grows_with_steps(first, second):
+    low, high = sorted((first, second))
+    assert latency(steps=low) <= latency(steps=high)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 60), st.integers(0, 60))
+def test_latency_grows_with_frames(first, second):
+    low, high = sorted((1 + 4 * first, 1 + 4 * second))
+    assert latency(frames=max(low, 5)) <= latency(frames=max(high, 5)) * (1 + 1e-9)
+
+
+def test_latency_grows_with_guidance_branches():
+    assert latency(guidance=1.0) < latency(guidance=6.0)
+
+
+def test_faster_hardware_is_never_slower():
+    session = open_session(Workload(frames=81), catalog.parse_gpus("4xB300"))
+    layouts = Layouts.of([ParallelConfig(cfg=2, ulysses=2, vae_patch=4), ParallelConfig(tp=4)])
+    before = evaluate(session.job, layouts).latency_s
+    machine = session.job.machine
+    quick = replace(machine, rates=machine.rates.scaled(2.0))
+    after = evaluate(replace(session.job, machine=quick), layouts).latency_s
+    assert (after <= before).all()
+
+
+def test_no_operator_beats_its_roof(table):
+    for stage in table.evaluation.stages.values():
+        for line in stage.lines:
+            if line.kind in ("attention", "gemm", "conv", "pointwise", "copy"):
+                assert (line.total_s >= line.roof_s * (1 - 1e-9)).all(), line.name
+
+
+def test_intervals_hold_the_prediction_and_a_difference_cancels_shared_error(table):
+    evaluation = table.evaluation
+    rows = np.arange(len(evaluation.layouts))
+    width = halfwidth_s(evaluation)
+    assert (width > 0).all()
+    assert difference_halfwidth_s(evaluation, rows, 0)[0] == 0.0
+    # A configuration that differs only in VAE tiling shares the whole denoise error.
+    layouts = evaluation.layouts
+    same = np.flatnonzero((layouts.cfg == 2) & (layouts.ulysses == 2) & (layouts.hsdp == 1))
+    a, b = int(same[0]), int(same[1])
+    difference = difference_halfwidth_s(evaluation, np.array([b]), a)[0]
+    assert difference < 0.7 * np.hypot(width[a], width[b])
+
+
+@given(st.floats(0, 10), st.floats(0, 10), st.floats(0, 1))
+def test_exposed_time_of_a_pair(transfer, compute, overlap):
+    line = plain_line(
+        "denoise",
+        "x",
+        "collective",
+        np.array([transfer]),
+        count=1,
+        bound="links",
+        provenance="prior",
+    )
+    exposed = expose(line, np.array([compute]), overlap).total_s[0]
+    pair = max(transfer, compute) + (1 - overlap) * min(transfer, compute)
+    assert exposed == pytest.approx(pair - compute, abs=1e-9)
+    assert -1e-9 <= exposed <= transfer + 1e-9
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40))
+def test_distinct_rows(rows):
+    first, index = distinct(
+        np.array([a for a, _ in rows]), np.array([b for _, b in rows]), size=len(rows)
+    )
+    assert [rows[i] for i in first[index]] == rows
+    assert len(first) == len(set(rows))
+
+
+@given(st.integers(1, 64), st.integers(1, 4))
+def test_factorizations_are_complete(number, parts):
+    found = list(factorizations(number, parts))
+    assert all(np.prod(f) == number for f in found)
+    assert len(set(found)) == len(found)
+    # Number of ordered factorisations: product over primes of C(e + parts - 1, parts - 1).
+    expected, rest, prime = 1, number, 2
+    while rest > 1:
+        exponent = 0
+        while rest % prime == 0:
+            rest //= prime
+            exponent += 1
+        expected *= _choose(exponent + parts - 1, parts - 1)
+        prime += 1
+    assert len(found) == expected
+
+
+def _choose(n: int, k: int) -> int:
+    from math import comb
+
+    return comb(n, k)
+
+
+def test_candidates_hold_the_layouts_people_try():
+    layouts = candidates(8)
+    ids = {layouts.row(i).config_id for i in range(len(layouts))}
+    assert {
+        "single",
+        "tiling",
+        "cfg2_usp4_vaepp8",
+        "usp8",
+        "ring8",
+        "tp8",
+        "cfg2_usp2_ring2",
+        "cfg2_usp4_hsdp8",
+        "cfg2_usp4_hsdp4x2_vaepp8",
+        "hsdp8",
+    } <= ids
+    assert len(ids) == len(layouts)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=30),
+)
+def test_pareto_against_brute_force(points):
+    costs = np.array(points, float)
+    slow = [not any((q <= p).all() and (q < p).any() for q in costs) for p in costs]
+    assert pareto(costs).tolist() == slow
+
+
+def test_ranking_does_not_depend_on_the_order_of_candidates(table):
+    evaluation, memory = table.evaluation, table.memory
+    forward = rank(evaluation, memory.fits, evaluation.latency_s, memory.peak_bytes)
+    turned = np.arange(len(evaluation.layouts))[::-1]
+    again = evaluate(table.session.job, evaluation.layouts.take(turned))
+    back = rank(again, memory.fits[turned], again.latency_s, memory.peak_bytes[turned])
+    names = [evaluation.layouts.row(int(r)).config_id for r in forward.order[:5]]
+    names_back = [again.layouts.row(int(r)).config_id for r in back.order[:5]]
+    assert names == names_back
+
+
+def test_hsdp_alone_repeats_the_compute_and_costs_time(table):
+    layouts = table.evaluation.layouts
+    alone = np.flatnonzero(
+        (layouts.hsdp == 4)
+        & (layouts.cfg * layouts.sequence_parallel * layouts.tp == 1)
+        & (layouts.vae_patch == 1)
+    )[0]
+    denoise = table.evaluation.stages["denoise"].total_s
+    assert denoise[alone] > denoise[table.single]
+
+
+def test_fast_path_is_lossless_and_faster():
+    off = latency(options=Options(vae_fast_path="off"))
+    assert latency(options=Options(vae_fast_path="lossless")) < off
