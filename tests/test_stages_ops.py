@@ -15,7 +15,7 @@ from perfmodel.catalog import load_model, model_ids
 from perfmodel.ops import Attention, Conv, Gemm, Op, Pointwise, Role, Rows, Split, flops
 from perfmodel.shapes import Shape
 from perfmodel.spec.workload import Workload
-from perfmodel.stages import family, vae_wan
+from perfmodel.stages import family, vae
 from perfmodel.stages.base import DenoiseWork, Traits
 from perfmodel.stages.summary import flops_by_kind, request_flops
 
@@ -225,12 +225,12 @@ def test_decode_memory_grows_with_the_map(
     name: str, height: int, width: int, frames: int, grow: int
 ) -> None:
     model = VAES[name]
-    small = vae_wan.decode_peak_bytes(model, frames, height, width)
-    assert vae_wan.decode_peak_bytes(model, frames, height + grow, width) > small
-    assert vae_wan.decode_peak_bytes(model, frames + 20, height, width) >= small
-    assert vae_wan.decode_peak_bytes(model, frames, height, width, 32) == 2 * small
-    fast = vae_wan.decode_peak_bytes(model, frames, height, width, fast_path="lossless")
-    last = vae_wan.decode_peak_bytes(model, frames, height, width, fast_path="channels_last")
+    small = vae.decode_peak_bytes(model, frames, height, width)
+    assert vae.decode_peak_bytes(model, frames, height + grow, width) > small
+    assert vae.decode_peak_bytes(model, frames + 20, height, width) >= small
+    assert vae.decode_peak_bytes(model, frames, height, width, 32) == 2 * small
+    fast = vae.decode_peak_bytes(model, frames, height, width, fast_path="lossless")
+    last = vae.decode_peak_bytes(model, frames, height, width, fast_path="channels_last")
     assert last < fast <= small
 
 
@@ -246,18 +246,18 @@ def test_decode_memory_at_720p_is_the_hand_count() -> None:
     past = 45 * 80 * (48 + 11 * 1024) + 90 * 160 * 7 * 1024
     past += 180 * 320 * (1024 + 5 * 512) + plane * (512 + 6 * 256)
     expected = 2 * (worst + 2 * past)
-    assert vae_wan.decode_peak_bytes(VAES["cosmos3-nano"], 48, 45, 80) == expected
+    assert vae.decode_peak_bytes(VAES["cosmos3-nano"], 48, 45, 80) == expected
     # The fast path assembles and pads in one kernel; channels-last converts nothing besides.
-    lossless = vae_wan.decode_peak_bytes(VAES["cosmos3-nano"], 48, 45, 80, fast_path="lossless")
+    lossless = vae.decode_peak_bytes(VAES["cosmos3-nano"], 48, 45, 80, fast_path="lossless")
     assert lossless == expected - 2 * padded_copy
 
 
 def test_encode_memory_grows_with_the_map() -> None:
     small, large = (
-        vae_wan.encode_peak_bytes(VAES["wan2.1-t2v-14b"], 81, 480, width) for width in (832, 848)
+        vae.encode_peak_bytes(VAES["wan2.1-t2v-14b"], 81, 480, width) for width in (832, 848)
     )
     assert 0 < small < large
-    assert vae_wan.encode_peak_bytes(VAES["wan2.1-t2v-14b"], 1, 480, 832) < small
+    assert vae.encode_peak_bytes(VAES["wan2.1-t2v-14b"], 1, 480, 832) < small
 
 
 def test_convolutions_count_no_negative_work() -> None:

@@ -72,8 +72,8 @@ class VaeLive:
 
 
 def vae_memory(model: ModelSpec, traits: Traits) -> VaeMemory:
-    """The facts of a catalogue model's VAE, from its layer list (``stages/vae_wan.py``)."""
-    from perfmodel.stages import vae_wan
+    """The facts of a catalogue model's VAE, from its layer list (``stages/vae_*.py``)."""
+    from perfmodel.stages import vae
 
     spec, fast = model.vae, traits.vae_fast_path
     return VaeMemory(
@@ -82,8 +82,8 @@ def vae_memory(model: ModelSpec, traits: Traits) -> VaeMemory:
         tile_px=spec.tile_px,
         tile_stride_px=spec.tile_stride_px,
         clip_copies=EAGER_CLIP_COPIES if fast == "off" else 1,
-        decode_live=lambda t, h, w: vae_wan.decode_peak_bytes(model, t, h, w, 16, fast),
-        encode_live=lambda f, h, w: vae_wan.encode_peak_bytes(model, f, h, w, 16),
+        decode_live=lambda t, h, w: vae.decode_peak_bytes(model, t, h, w, 16, fast),
+        encode_live=lambda f, h, w: vae.encode_peak_bytes(model, f, h, w, 16),
     )
 
 

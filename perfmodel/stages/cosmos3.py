@@ -19,7 +19,7 @@ from perfmodel.ops import Ints, Op
 from perfmodel.shapes import Shape, causal_latent_frames, ceil_div
 from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Workload
-from perfmodel.stages import cosmos3_weights, sound_decoder, vae_wan
+from perfmodel.stages import cosmos3_weights, sound_decoder, vae
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.cosmos3_towers import gen_tower, und_tower
 from perfmodel.stages.layers import elements, rounding, scheduler_step
@@ -197,11 +197,11 @@ def vae_encode(
     model: ModelSpec, frames: Ints, height: Ints, width: Ints, traits: Traits
 ) -> tuple[Op, ...]:
     """Operators that encode one map of pixels."""
-    return vae_wan.encode(model.vae, frames, height, width, traits)
+    return vae.encode(model, frames, height, width, traits)
 
 
 def vae_decode(
     model: ModelSpec, latent_frames: Ints, height: Ints, width: Ints, traits: Traits
 ) -> tuple[Op, ...]:
     """Operators that decode one latent map."""
-    return vae_wan.decode(model.vae, latent_frames, height, width, traits)
+    return vae.decode(model, latent_frames, height, width, traits)

@@ -7,7 +7,7 @@ Checked against the published modules (diffusers 0.42.1 ``Cosmos3OmniTransformer
 from __future__ import annotations
 
 from perfmodel.spec.model import ModelSpec
-from perfmodel.stages import sound_decoder, vae_wan
+from perfmodel.stages import sound_decoder, vae
 from perfmodel.stages.base import Component
 
 
@@ -79,7 +79,7 @@ def components(model: ModelSpec) -> tuple[Component, ...]:
         Component(
             name="time_embedder", kind="transformer", params=time, bits=32, when=("denoise",)
         ),
-        vae_wan.component(model.vae),
+        vae.component(model),
     ]
     if model.sound_decoder:
         found.append(sound_decoder.component())

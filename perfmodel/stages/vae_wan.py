@@ -14,8 +14,8 @@ import numpy as np
 
 from perfmodel.ops import DTYPE_BITS, Conv, Floats, Ints, Op, Pointwise
 from perfmodel.shapes import causal_latent_frames
-from perfmodel.spec.model import ModelSpec, VaeSpec
-from perfmodel.stages.base import Component, Traits
+from perfmodel.spec.model import VaeSpec
+from perfmodel.stages.base import Traits
 from perfmodel.stages.layers import BF16_BYTES, READ_WRITE, elements
 from perfmodel.stages.vae_graph import ADD_BYTES, Chunk, Map
 
@@ -71,13 +71,8 @@ def encode(vae: VaeSpec, frames: Ints, height: Ints, width: Ints, traits: Traits
     )
 
 
-def vae_tiling(model: ModelSpec) -> VaeSpec:
-    """Tile edge and stride in pixels and the ratios to latent units: they are part of the spec."""
-    return model.vae
-
-
 def decode_peak_bytes(
-    model: ModelSpec,
+    vae: VaeSpec,
     latent_frames: Ints,
     height: Ints,
     width: Ints,
@@ -91,7 +86,7 @@ def decode_peak_bytes(
     past frames that all convolutions keep.
 
     Args:
-        model: whose VAE.
+        vae: the dimensions.
         latent_frames: chunks; 1 is an image.
         height: latent rows of the map (a tile or the whole).
         width: latent columns.
@@ -99,19 +94,19 @@ def decode_peak_bytes(
         fast_path: off, lossless or channels_last.
     """
     phase = "later" if np.any(np.asarray(latent_frames) > 1) else "first"
-    chunk = _decoder_chunk(model.vae, phase, fast_path, height, width)
+    chunk = _decoder_chunk(vae, phase, fast_path, height, width)
     return (chunk.peak_bytes + chunk.cache_bytes) * (bits / BF16_BITS)
 
 
 def encode_peak_bytes(
-    model: ModelSpec, frames: Ints, height: Ints, width: Ints, bits: int = 16
+    vae: VaeSpec, frames: Ints, height: Ints, width: Ints, bits: int = 16
 ) -> Floats:
     """Most bytes that one chunk of an encode keeps alive, weights and the input clip left out.
 
     As `decode_peak_bytes`, for a map of `frames` x `height` x `width` pixels.
     """
     phase = "later" if np.any(np.asarray(frames) > 1) else "first"
-    chunk = _encoder_chunk(model.vae, phase, height, width)
+    chunk = _encoder_chunk(vae, phase, height, width)
     return (chunk.peak_bytes + chunk.cache_bytes) * (bits / BF16_BITS)
 
 
@@ -125,17 +120,6 @@ def params(vae: VaeSpec) -> tuple[int, int]:
     return (
         encoder + moments * moments + moments,
         decoder + vae.z_channels * vae.z_channels + vae.z_channels,
-    )
-
-
-def component(vae: VaeSpec) -> Component:
-    """Encoder and decoder: both stay resident."""
-    return Component(
-        name="vae",
-        kind="vae",
-        params=sum(params(vae)),
-        bits=vae.bits,
-        when=("vae_encode", "vae_decode"),
     )
 
 

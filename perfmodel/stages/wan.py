@@ -16,7 +16,7 @@ from perfmodel.ops import Ints, Op
 from perfmodel.shapes import Shape, causal_latent_frames
 from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Workload
-from perfmodel.stages import text_encoder, vae_wan, wan_blocks
+from perfmodel.stages import text_encoder, vae, wan_blocks
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.layers import elements, rounding, scheduler_step
 from perfmodel.stages.requests import Request, resolve, round_frames, round_size, rounded_frames
@@ -97,7 +97,7 @@ def components(model: ModelSpec) -> tuple[Component, ...]:
     encoders = tuple(text_encoder.component(name) for name in model.text_encoders)
     names = ("transformer", "transformer_2")[: model.experts]
     transformers = tuple(wan_blocks.component(model, name) for name in names)
-    return (*encoders, *transformers, vae_wan.component(model.vae))
+    return (*encoders, *transformers, vae.component(model))
 
 
 def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
@@ -140,14 +140,14 @@ def vae_encode(
     model: ModelSpec, frames: Ints, height: Ints, width: Ints, traits: Traits
 ) -> tuple[Op, ...]:
     """Operators that encode one map of pixels."""
-    return vae_wan.encode(model.vae, frames, height, width, traits)
+    return vae.encode(model, frames, height, width, traits)
 
 
 def vae_decode(
     model: ModelSpec, latent_frames: Ints, height: Ints, width: Ints, traits: Traits
 ) -> tuple[Op, ...]:
     """Operators that decode one latent map."""
-    return vae_wan.decode(model.vae, latent_frames, height, width, traits)
+    return vae.decode(model, latent_frames, height, width, traits)
 
 
 def sound_decode(model: ModelSpec, shape: Shape) -> tuple[Op, ...]:
