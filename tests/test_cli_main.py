@@ -150,6 +150,11 @@ def test_all_problems_are_shown_at_once_one_line_each(asked, capsys):
         (["recommend", "stray", "--gpus", "4xB300"], "error[usage]: "),
         (["--nonsense"], "error[flag]: perfmodel has no flag"),
         (["recommend", "--json=3"], "error[usage]: "),
+        (["hardware", "lst"], 'error[command]: no command "lst"; did you mean "list"?'),
+        (
+            ["recommend", "--gpus", "4xB300", "--", "vllm"],
+            "error[usage]: perfmodel recommend takes",
+        ),
     ],
 )
 def test_what_is_typed_wrongly_is_one_line(argv, line, capsys):
@@ -365,6 +370,13 @@ def test_version(capsys):
 def test_every_command_has_help(name, capsys):
     assert run([name, "--help"]) == 0
     assert "Usage: perfmodel" in lines(capsys)[0]
+
+
+def test_a_group_alone_prints_its_help(capsys):
+    assert run(["hardware"]) == 0
+    out, err = lines(capsys)
+    assert "list" in out
+    assert err == []
 
 
 def test_a_closed_pipe_is_quiet():

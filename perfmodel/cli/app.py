@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -17,6 +18,7 @@ from perfmodel.cli import INTERRUPTED, PROGRAM
 from perfmodel.cli.output import emit_refusal, put, quiet_pipe
 from perfmodel.errors import BadInput, PerfmodelError, Problem
 
+NO_COMMAND = re.compile(r"No such command '(.*?)'")
 GROUPS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "decide": (
         ("recommend", "which parallel configuration to use", "--gpus 4xB300 --frames 189"),
@@ -155,6 +157,9 @@ def run(argv: Sequence[str]) -> int:
     except Exception as error:
         if not _is_usage_error(error):
             raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            put(f"{error}\n")
+            return 0
         return emit_refusal(BadInput(_usage(error, own)), as_json)
     return code if isinstance(code, int) else 0
 
@@ -169,8 +174,8 @@ def _is_usage_error(error: Exception) -> bool:
     return isinstance(error, bases[1])
 
 
-def _unknown_command(name: str) -> Problem:
-    names = command_names()
+def _unknown_command(name: str, known: Sequence[str] = ()) -> Problem:
+    names = known or command_names()
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f'did you mean "{near[0]}"?' if near else f"commands: {', '.join(names)}"
     return Problem(
@@ -196,4 +201,7 @@ def _usage(error: Any, argv: Sequence[str]) -> Problem:
         message = f'{typed or PROGRAM} has no flag "{option}"; {hint}'
         return Problem("flag", message, field=option, value=option, suggestions=tuple(near))
     text = " ".join(str(error.format_message()).split()).rstrip(".")
+    inner = getattr(getattr(context, "command", None), "commands", None)
+    if inner and (missing := NO_COMMAND.match(text)):
+        return _unknown_command(missing[1], tuple(inner))
     return Problem("usage", f"{text}; see {see}", field=option, value=option)

@@ -11,7 +11,7 @@ import typer
 from perfmodel.cli import complete
 from perfmodel.cli.flags import Flag
 from perfmodel.cli.given import Given, given
-from perfmodel.errors import PerfmodelError
+from perfmodel.errors import BadInput, PerfmodelError, Problem
 
 if TYPE_CHECKING:
     from perfmodel.report.answer import Document
@@ -47,6 +47,7 @@ def _run(run: Run, typed: Given, kind: Callable[[], type[Document]] | None) -> i
 
     full = typed
     try:
+        _check_launch(typed)
         full = typed.with_config()
         if full.on("dump_config"):
             put(full.dump())
@@ -55,6 +56,19 @@ def _run(run: Run, typed: Given, kind: Callable[[], type[Document]] | None) -> i
     except PerfmodelError as error:
         as_json = full.on("json") or full.text("format") == "json"
         return emit_refusal(error, as_json, kind() if kind and as_json else None)
+
+
+def _check_launch(typed: Given) -> None:
+    if typed.launch and "parallel" not in {flag.key for flag in typed.flags}:
+        raise BadInput(
+            Problem(
+                "usage",
+                f"perfmodel {typed.command} takes no launch command after --; perfmodel predict "
+                "--parallel -- COMMAND reads one",
+                field="--",
+                value=" ".join(typed.launch),
+            )
+        )
 
 
 def _set_parameters(command: Callable[..., None], flags: Sequence[Flag]) -> None:

@@ -20,6 +20,7 @@ from perfmodel.cli.values import (
 )
 from perfmodel.errors import BadInput, Problem
 from perfmodel.spec.workload import Options, Workload
+from perfmodel.units import MEGA, TERA
 
 if TYPE_CHECKING:
     from perfmodel.spec.hardware import System
@@ -46,7 +47,7 @@ STAGE_ALIASES = {
     "diffuse": "denoise",
 }
 STAGES = ("text_encode", "vae_encode", "denoise", "vae_decode", "transfer", "video_encode")
-MEMORY_GIB = (0.0, 1e6)
+MEMORY_GIB = (0.0, MEGA)
 GPU_CHOICES = "--any-gpus"
 
 
@@ -289,9 +290,9 @@ def read_settings(given: Given) -> dict[str, Any]:
         "objective": collect(lambda: choice("objective", objective, OBJECTIVES))
         if objective
         else None,
-        "max_latency_ms": collect(lambda: real(given, "max_latency", 0, 1e12, above_low=True)),
-        "price_per_gpu_hour": collect(lambda: real(given, "price", 0, 1e6)),
-        "top": collect(lambda: whole(given, "top", 1, 1000)),
+        "max_latency_ms": collect(lambda: real(given, "max_latency", 0, TERA, above_low=True)),
+        "price_per_gpu_hour": collect(lambda: real(given, "price", 0, MEGA)),
+        "top": collect(lambda: whole(given, "top", 1, 999)),
         "allow_lossy": given.on("allow_lossy") or None,
         "use_all_gpus": given.on("use_all_gpus") or None,
         "fit": collect(lambda: _existing(given, "fit")),

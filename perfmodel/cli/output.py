@@ -100,7 +100,7 @@ def _commands(given: Given, default: int) -> tuple[int, Path | None]:
         return default, None
     last = text.strip().removeprefix("1-")
     if last.lstrip("+-").isdecimal():
-        count = whole(given.with_values({"commands": last}), "commands", 0, 1000)
+        count = whole(given.with_values({"commands": last}), "commands", 0, 999)
         return count or 0, None
     return default, Path(text)
 

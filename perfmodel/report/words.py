@@ -67,7 +67,7 @@ def rounding_step(value: float, low: float | None, high: float | None, digits: i
     spread = abs(high - low) if low is not None and high is not None else abs(value) / 10
     if not spread > 0:
         return 1.0
-    return min(max(10.0 ** (math.floor(math.log10(spread)) + 1 - digits), 1e-3), 1e9)
+    return min(max(10.0 ** (math.floor(math.log10(spread)) + 1 - digits), 1 / KILO), GIGA)
 
 
 def number(value: float | None, step: float = 1.0) -> str:
