@@ -102,13 +102,16 @@ class Gemm(Op):
     split: Split = Split.NONE
     quantizable: bool = True
     """Whether a quantised checkpoint stores this product's weight in the low precision."""
+    fixed_rows: Ints = 0
+    """Rows of `m` that every sequence rank keeps in full: text joined to latent tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention(Op):
     """Scaled dot-product attention: ``4*batch*heads*seq_q*seq_kv*head_dim`` FLOP, half if causal.
 
-    ``seq_kv`` includes ``prefix_kv`` replicated keys (text) that come before the latent tokens.
+    ``seq_kv`` includes ``prefix_kv`` replicated keys (text) that come before the latent tokens;
+    ``seq_q`` includes ``prefix_q`` text queries of a joint attention, also replicated.
     """
 
     seq_q: Ints
@@ -118,6 +121,7 @@ class Attention(Op):
     head_dim: int
     batch: Ints = 1
     prefix_kv: Ints = 0
+    prefix_q: Ints = 0
     causal: bool = False
     dtype: str = "bf16"
     role: Role = Role.SELF
@@ -125,6 +129,8 @@ class Attention(Op):
     """Engine attention backend (``CUDNN_ATTN``...); None: the torch default (VAE, encoders)."""
     masked: bool | NDArray[np.bool_] = False
     """True where padding forces a masked (varlen) kernel path."""
+    tensor_split: bool = True
+    """Whether tensor parallelism divides the heads (else every tensor rank runs all of them)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

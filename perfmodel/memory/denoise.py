@@ -62,7 +62,9 @@ def widths(work: DenoiseWork) -> Widths:
         if op.split == Split.COLUMN and _scalar(op.n) == down
     )
     cached = any(
-        isinstance(op, Attention) and op.role == Role.SELF and np.any(np.asarray(op.prefix_kv) > 0)
+        isinstance(op, Attention)
+        and op.role == Role.SELF
+        and np.any(np.asarray(op.prefix_kv) > np.asarray(op.prefix_q))
         for op in work.per_forward
     )
     head = work.head_dim

@@ -89,6 +89,12 @@ def place_denoise(
         shape.text_tokens,
         layouts,
     )
+    per_forward += tensor.width_gathers(
+        work.width_gathers,
+        sequence.local_tokens(shape.tokens, layouts) + shape.text_tokens,
+        shape.batch,
+        layouts,
+    )
     per_request = _place_all(work.per_request, work, layouts, table, options.dtype)
     ops = [
         *_times(per_request, branches),

@@ -2,11 +2,12 @@
 
 Ulysses (degree P): every rank holds ``S/P`` tokens; inside attention it holds all tokens of its
 ring member and ``heads/P`` heads, reached by four all-to-alls a layer (q, k, v in, o out), each
-with layout copies around it.  Ring (degree R): a rank keeps its queries and sees the keys of the
-others in ``R`` chunks, passed round in ``R - 1`` steps beside the attention.  All-gather: queries
-stay, K and V are gathered.  Tokens are embedded in full on every rank before the split, and the
-hidden state is gathered at the exit.  Source: vLLM-Omni 0.30.0 ``attention/parallel/*``,
-``hooks/sequence_parallel.py``.
+with layout copies around it. Ring (degree R): a rank keeps its queries and sees the keys of the
+others in ``R`` chunks, passed round in ``R - 1`` steps beside the attention. All-gather: queries
+stay, K and V are gathered. Text queries of a joint attention join the local queries on every rank
+(under Ulysses each rank takes its heads of them), and their output is gathered over the heads.
+Tokens are embedded in full on every rank before the split, and the hidden state is gathered at the
+exit. Source: vLLM-Omni 0.30.0 ``attention/parallel/*``, ``hooks/sequence_parallel.py``.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def split_rows(op: Op, layouts: Layouts) -> Op:
     """`op` (not a self-attention) over the tokens of one rank; text and full rows stay."""
     sp = layouts.sequence_parallel
     if isinstance(op, Gemm) and op.rows is Rows.TOKENS:
-        return replace(op, m=ceil_div(op.m, sp))
+        return replace(op, m=ceil_div(op.m - op.fixed_rows, sp) + op.fixed_rows)
     if isinstance(op, Pointwise) and op.rows is Rows.TOKENS:
         eager = None if op.eager_bytes is None else op.eager_bytes / sp
         return replace(op, bytes_moved=op.bytes_moved / sp, eager_bytes=eager)
@@ -66,16 +67,18 @@ def split_self_attention(
     """A self-attention (heads already over tp) as one sequence rank runs it, with its messages.
 
     Args:
-        op: unsharded over the sequence; ``seq_kv = seq_q + prefix_kv``.
+        op: unsharded over the sequence; ``seq_q - prefix_q`` latent tokens, and as many keys after
+            ``prefix_kv``.
         layouts: the configurations.
         builds_mask: padding forces a masked kernel in this model.
         copies: full copies of the buffer around each all-to-all.
         ring_backend: kernel family of ring chunks; None as without a ring.
     """
-    padded = local_tokens(op.seq_q, layouts) * layouts.sequence_parallel
-    masked = (padded > op.seq_q) & builds_mask
+    tokens = op.seq_q - op.prefix_q
+    padded = local_tokens(tokens, layouts) * layouts.sequence_parallel
+    masked = (padded > tokens) & builds_mask | op.masked
     chunk = padded // layouts.ring
-    queries = chunk // layouts.allgather
+    queries = chunk // layouts.allgather + op.prefix_q
     heads = ceil_div(op.heads, layouts.ulysses)
     kv_heads = ceil_div(op.kv_heads, layouts.ulysses)
     ring = layouts.ring > 1
@@ -109,6 +112,7 @@ def split_self_attention(
         *_ulysses_messages(op, layouts, padded // layouts.sequence_parallel, copies),
         *_ring_messages(op, layouts, chunk, kv_heads),
         *_allgather_messages(op, layouts, padded),
+        *_text_gather(op, layouts),
     ]
 
 
@@ -182,3 +186,13 @@ def _allgather_messages(op: Attention, layouts: Layouts, padded: NDArray[np.int6
     group = allgather_group(layouts)
     full = np.asarray(op.batch, float) * padded * op.kv_heads * op.head_dim * ACTIVATION_BYTES
     return [_collective("all-gather k, v", "all_gather", full, group, 2 * np.asarray(op.count))]
+
+
+def _text_gather(op: Attention, layouts: Layouts) -> list[Op]:
+    """Text output of a joint attention, gathered over the heads: ``[batch, text, heads, D]``."""
+    if not np.any(np.asarray(op.prefix_q) > 0):
+        return []
+    rows = np.asarray(op.batch, float) * op.prefix_q
+    full_bytes = rows * op.heads * op.head_dim * ACTIVATION_BYTES
+    group = ulysses_group(layouts)
+    return [_collective("Ulysses text gather", "all_gather", full_bytes, group, op.count)]

@@ -28,7 +28,7 @@ def split_widths(op: Op, layouts: Layouts) -> Op:
     if isinstance(op, Pointwise) and op.split is Split.COLUMN:
         eager = None if op.eager_bytes is None else op.eager_bytes / tp
         return replace(op, bytes_moved=op.bytes_moved / tp, eager_bytes=eager)
-    if isinstance(op, Attention) and op.role is not Role.MAP:
+    if isinstance(op, Attention) and op.role is not Role.MAP and op.tensor_split:
         return replace(op, heads=ceil_div(op.heads, tp), kv_heads=ceil_div(op.kv_heads, tp))
     return op
 
@@ -77,4 +77,27 @@ def norm_all_reduces(
             axis="tp",
         )
         for name, count, elements, of_tokens in row_reduces
+    )
+
+
+def width_gathers(
+    gathers: tuple[tuple[str, int, int], ...],
+    local_rows: np.ndarray,
+    batch: np.ndarray | int,
+    layouts: Layouts,
+) -> tuple[Collective, ...]:
+    """All-gathers of maps that were computed column by column: ``[batch, rows, width]`` in bf16."""
+    group = tensor_group(layouts)
+    return tuple(
+        Collective(
+            name=name,
+            count=count * (group.ranks > 1),
+            op="all_gather",
+            full_bytes=np.asarray(batch, float) * local_rows * width * dtype_bytes("bf16"),
+            ranks=group.ranks,
+            stride=group.stride,
+            groups=group.count,
+            axis="tp",
+        )
+        for name, count, width in gathers
     )

@@ -52,6 +52,14 @@ class TransformerSpec(Frozen):
         sound_tokens_per_s: sound latent frames a second.
         action_channels, action_domains: per-domain action projections (weights only).
         text_qk_norm: the text tower norms q and k per head.
+        single_layers: blocks that run text and latent tokens as one stream, after `layers` blocks
+            of two streams.
+        refiner_layers: blocks that refine the text (Z-Image: text and image apart) beforehand.
+        dual_attention_layers: first blocks with a second attention among latent tokens alone.
+        pooled_width: width of a pooled text vector that joins the timestep (0: none).
+        glyph_width: width of the states of a second text encoder, for drawn text (0: none).
+        qk_norm: q and k are normed per head.
+        guidance_embedded: the scale is an input of the network, so one branch runs.
     """
 
     hidden: Positive
@@ -74,6 +82,13 @@ class TransformerSpec(Frozen):
     action_channels: Annotated[int, Field(ge=0)] = 0
     action_domains: Annotated[int, Field(ge=0)] = 0
     text_qk_norm: bool = True
+    single_layers: Annotated[int, Field(ge=0)] = 0
+    refiner_layers: Annotated[int, Field(ge=0)] = 0
+    dual_attention_layers: Annotated[int, Field(ge=0)] = 0
+    pooled_width: Annotated[int, Field(ge=0)] = 0
+    glyph_width: Annotated[int, Field(ge=0)] = 0
+    qk_norm: bool = True
+    guidance_embedded: bool = False
 
     @property
     def q_width(self) -> int:

@@ -22,6 +22,10 @@ class Traits:
         frame_rounding: ``up`` to 4k+1, ``floor`` to F//4*4+1 ; None: the family's own rule.
         vae_fast_path: off, lossless or channels_last.
         boundary_ratio: expert boundary the engine uses where the request names none.
+        valid_text_only: text is cut to its real tokens before the blocks (HunyuanVideo-1.5);
+            else every padded slot runs through them, masked.
+        single_stream_tensor: how tensor parallelism treats single-stream blocks: ``row`` (split
+            and summed) or ``gather`` (column-split products whose outputs are gathered).
     """
 
     fused_qkv: bool = True
@@ -30,6 +34,8 @@ class Traits:
     frame_rounding: str | None = None
     vae_fast_path: str = "off"
     boundary_ratio: float | None = None
+    valid_text_only: bool = False
+    single_stream_tensor: str = "row"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +77,8 @@ class DenoiseWork:
         block_params: parameters of one block (HSDP message).
         row_reduces: small fp32 all-reduces that tensor parallelism adds per forward:
             (name, count per forward, elements per token row, rows tag is tokens).
+        width_gathers: all-gathers that tensor parallelism adds per forward where an engine joins
+            column-split maps: (name, count per forward, width), over local tokens and text.
         hidden: width of the hidden state (pipeline hand-over).
         heads, kv_heads, head_dim: of the self-attention.
         exit_width: elements per token that the sequence-parallel exit gathers.
@@ -84,6 +92,7 @@ class DenoiseWork:
     blocks: int
     block_params: int
     row_reduces: tuple[tuple[str, int, int, bool], ...] = ()
+    width_gathers: tuple[tuple[str, int, int], ...] = ()
     hidden: int
     heads: int
     kv_heads: int
