@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from perfmodel.calibrate import presets
-from perfmodel.calibrate.cases import Case, CollectiveCase
+from perfmodel.calibrate.cases import AttentionCase, Case, CollectiveCase
 from perfmodel.calibrate.fitfile import fit_document
 from perfmodel.calibrate.measure import collectives, kernels, slices, worker
 from perfmodel.calibrate.measure.bench import BenchRequest, run_bench
@@ -130,14 +130,17 @@ def live_proof(
 
 
 def _preset_cases(device: Device, scale: presets.Scale, ranks: int) -> list[Case]:
-    """The quick preset in one dtype, attention by torch's first choice only."""
+    """The quick preset in one dtype, torch's first choice of attention, and all-reduces."""
     cases: list[Case] = [
-        replace(case, kernel=kernels.first_choice(device)) if op == "attention" else case
+        replace(case, kernel=kernels.first_choice(device))
+        if isinstance(case, AttentionCase)
+        else case
         for op in OPS[:-1]
         for case in presets.PRESETS[op]("quick", scale)
         if getattr(case, "dtype", DTYPE) == DTYPE
     ]
-    return cases + (presets.collective_cases("quick", scale, [ranks]) if ranks > 1 else [])
+    messages = presets.collective_cases("quick", scale, [ranks])
+    return cases + [case for case in messages if "all_reduce" in case.key()]
 
 
 def predict_s(ops: Iterable[Op], machine: Machine) -> float:
