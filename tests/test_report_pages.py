@@ -106,7 +106,7 @@ def test_fewer_gpus_are_said_first():
     small = samples.prediction("usp2", 33000.0, num_gpus=2, rank=1)
     page = text(samples.answer(recommendations=(small,)))
     assert page.index("FEWER GPUS") < page.index("BEST")
-    assert "2 of 4 GPUs are enough" in page
+    assert "usp2 on 2 of 4 GPUs is the best" in page
     tied = samples.prediction("usp2", 33500.0, num_gpus=2, rank=2, tied_with_best=True)
     best = samples.answer().recommendations[0]
     assert "usp2 on 2 of 4 GPUs ties" in text(samples.answer(recommendations=(best, tied)))

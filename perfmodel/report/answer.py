@@ -9,107 +9,53 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from perfmodel.errors import PerfmodelError
-from perfmodel.errors import Problem as ProblemRecord
+from perfmodel.report.asked import (
+    EngineInfo,
+    OptionValue,
+    ProblemInfo,
+    Record,
+    SystemInfo,
+    WorkloadInfo,
+)
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Answer",
+    "Choice",
+    "Combinations",
+    "CommandsInfo",
+    "CompareAnswer",
+    "CompareRow",
+    "Document",
+    "EngineInfo",
+    "Evidence",
+    "FitStatus",
+    "MemoryByPhaseGib",
+    "MemoryGib",
+    "OperatorRow",
+    "OptionValue",
+    "ParallelInfo",
+    "PredictAnswer",
+    "Prediction",
+    "ProblemInfo",
+    "Record",
+    "RejectedRow",
+    "ScalingRow",
+    "StageRow",
+    "StagesMs",
+    "Status",
+    "SystemInfo",
+    "WorkloadInfo",
+    "refusal",
+]
 
 SCHEMA_VERSION = "1.0"
 
 Status = Literal["ok", "illegal", "does_not_fit", "bad_input", "missing_data"]
 FitStatus = Literal["fits", "tight", "no"]
-OptionValue = str | bool | int | float | None
-
-
-class Record(BaseModel):
-    """Base of all records of an answer: frozen, no unknown fields, no NaN or infinity."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, allow_inf_nan=False)
-
-
-class ProblemInfo(Record):
-    """One problem or warning, in the fields of a line on stderr."""
-
-    rule_id: str
-    message: str
-    field: str | None = None
-    value: str | None = None
-    legal_values: tuple[str, ...] = ()
-    suggestions: tuple[str, ...] = ()
-    severity: Literal["error", "warning"] = "error"
-
-    @classmethod
-    def of(cls, problem: ProblemRecord) -> ProblemInfo:
-        """From the library's own record."""
-        return cls(
-            rule_id=problem.rule_id,
-            message=problem.message,
-            field=problem.field,
-            value=problem.value,
-            legal_values=problem.legal_values,
-            suggestions=problem.suggestions,
-            severity=problem.severity,
-        )
-
-    def line(self) -> str:
-        """``error[rule-id]: message``, one physical line."""
-        return f"{self.severity}[{self.rule_id}]: {' '.join(self.message.split())}"
-
-
-class WorkloadInfo(Record):
-    """The request as it runs; `assumed` names the fields that the user did not give."""
-
-    model: str
-    title: str | None = None
-    task: str
-    width: int
-    height: int
-    frames: int
-    fps: float | None = None
-    seconds: float | None = None
-    steps: int
-    guidance: float | None = None
-    batch: int = 1
-    concurrency: int = 1
-    input_images: int | None = None
-    sound: bool = False
-    latent_frames: int | None = None
-    latent_height: int | None = None
-    latent_width: int | None = None
-    video_tokens: int | None = None
-    extra_tokens: int = 0
-    text_tokens: int | None = None
-    guidance_branches: int | None = None
-    forwards: int | None = None
-    assumed: tuple[str, ...] = ()
-
-
-class SystemInfo(Record):
-    """The machine; `spec` is what ``--gpus`` takes to mean it again, `label` what people read."""
-
-    device: str
-    title: str | None = None
-    label: str | None = None
-    spec: str | None = None
-    num_gpus: int
-    nodes: int = 1
-    gpus_per_node: int | None = None
-    link: str | None = None
-    p2p: bool | None = None
-    sockets: int | None = None
-    usable_gib: float | None = None
-    host_ram_gib: float | None = None
-    assumed: tuple[str, ...] = ()
-
-
-class EngineInfo(Record):
-    """The engine whose rules and terms apply; `assumed` may name ``version`` and option keys."""
-
-    name: str
-    title: str | None = None
-    version: str | None = None
-    options: dict[str, OptionValue] = {}
-    assumed: tuple[str, ...] = ()
 
 
 class ParallelInfo(Record):
@@ -183,12 +129,12 @@ class Prediction(Record):
     config_id: str
     num_gpus: int = 1
     parallel: ParallelInfo = ParallelInfo.model_construct()
-    options: dict[str, OptionValue] = {}
+    options: dict[str, OptionValue] = Field(default_factory=dict)
     stages_ms: StagesMs
     stages_low_ms: StagesMs | None = None
     stages_high_ms: StagesMs | None = None
-    stages_basis: dict[str, str] = {}
-    stages_bound: dict[str, str] = {}
+    stages_basis: dict[str, str] = Field(default_factory=dict)
+    stages_bound: dict[str, str] = Field(default_factory=dict)
     denoise_per_step_ms: float | None = None
     latency_ms: float | None = None
     latency_low_ms: float | None = None
@@ -206,7 +152,7 @@ class Prediction(Record):
     peak_phase: str | None = None
     memory_gib: MemoryGib | None = None
     memory_by_phase_gib: MemoryByPhaseGib | None = None
-    memory_parts_gib: dict[str, MemoryGib] = {}
+    memory_parts_gib: dict[str, MemoryGib] = Field(default_factory=dict)
     reserved_gib: float | None = None
     host_memory_gib: float | None = None
     capacity_gib: float | None = None
@@ -217,9 +163,9 @@ class Prediction(Record):
     why: str | None = None
     one_gpu_ms: float | None = None
     ideal_ms: float | None = None
-    speedup_loss_ms: dict[str, float] = {}
-    provenance_share: dict[str, float] = {}
-    basis_share: dict[str, float] = {}
+    speedup_loss_ms: dict[str, float] = Field(default_factory=dict)
+    provenance_share: dict[str, float] = Field(default_factory=dict)
+    basis_share: dict[str, float] = Field(default_factory=dict)
     commands: CommandsInfo | None = None
 
 
@@ -340,7 +286,7 @@ class Document(Record):
     trust: Literal["calibrated", "partly calibrated", "rough"] | None = None
     warnings: tuple[ProblemInfo, ...] = ()
     evidence: tuple[Evidence, ...] = ()
-    provenance: dict[str, str] = {}
+    provenance: dict[str, str] = Field(default_factory=dict)
     command: str | None = None
     answer_id: str | None = None
 
@@ -436,7 +382,7 @@ class CompareRow(Record):
 class CompareAnswer(Document):
     """What `compare` answers: a row a case, in the order given."""
 
-    varied: dict[str, tuple[str, ...]] = {}
+    varied: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     rows: tuple[CompareRow, ...] = ()
 
 

@@ -64,7 +64,7 @@ def _add_answer(page: Page, answer: Answer) -> None:
 def _fewer_gpus(answer: Answer) -> str:
     best, total = answer.recommendations[0], answer.system.num_gpus if answer.system else 0
     if best.num_gpus < total:
-        return f"{best.num_gpus} of {total} GPUs are enough: {best.config_id} is the best of all."
+        return f"{best.config_id} on {best.num_gpus} of {total} GPUs is the best of all."
     for other in answer.recommendations[1:]:
         if other.tied_with_best and other.num_gpus < best.num_gpus:
             return f"{other.config_id} on {other.num_gpus} of {total} GPUs ties with the best."
@@ -274,13 +274,10 @@ def _reason(row: RejectedRow) -> str:
 def _add_rejected(page: Page, answer: Answer) -> None:
     page.blank()
     rows = sorted(answer.rejected, key=lambda row: -row.count)
-    page.table(
-        [
-            Column("rejected", [f"{row.count:,}" for row in rows]),
-            Column("rule", [row.rule for row in rows], right=False),
-            Column("example", [row.example or "" for row in rows], right=False),
-        ]
-    )
+    width = max((len(row.rule) for row in rows), default=0)
+    for row in rows:
+        label = f"{row.count:>8,}  {row.rule:<{width}}  "
+        page.paragraph(row.example or row.title or "", label)
 
 
 def _add_commands(page: Page, prediction: Prediction, asked: int) -> None:
