@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from perfmodel.cost.machine import Machine
 from perfmodel.engines.base import Behaviour
-from perfmodel.ops import Op
+from perfmodel.ops import Floats, Ints, Op
 from perfmodel.pipeline.denoise import denoise_stage
 from perfmodel.pipeline.host import plain_stage
 from perfmodel.pipeline.lines import Column, Stage, distinct
 from perfmodel.pipeline.vae import VaeKind, vae_stage
 from perfmodel.placement.tiles import Tiling
-from perfmodel.placement.vae import VAE_BYTES, MapCase
+from perfmodel.placement.vae import VAE_BYTES, Ints64, Maps
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.parallel import Layouts
@@ -112,10 +112,12 @@ def _decode(job: Job, layouts: Layouts) -> Stage:
     ratio = spec.spatial_ratio
     tiling = Tiling(behaviour.vae_tile_px // ratio, behaviour.vae_tile_stride_px // ratio)
 
-    def piece_bytes(frames: int, height: int, width: int) -> float:
-        pixels = (1 + (frames - 1) * spec.temporal_ratio) * height * width * ratio * ratio
-        return float(pixels) * host.CHANNELS * VAE_BYTES
+    def piece_bytes(frames: Ints64, height: Ints64, width: Ints64) -> Floats:
+        pixels = (1 + (frames - 1) * spec.temporal_ratio) * height * width * float(ratio * ratio)
+        return pixels * host.CHANNELS * VAE_BYTES
 
+    columns = (shape.latent_frames, shape.latent_height, shape.latent_width)
+    maps, index, outputs = _maps(job, layouts, columns, tiling, bands=True)
     kind = VaeKind(
         stage="vae_decode",
         ops=partial(_map_ops, job.family.vae_decode, job),
@@ -123,10 +125,9 @@ def _decode(job: Job, layouts: Layouts) -> Stage:
         overlap=behaviour.vae_tile_px - behaviour.vae_tile_stride_px,
         everywhere=not behaviour.vae_result_on_rank0,
         fused=behaviour.traits.vae_fast_path != "off",
+        outputs=outputs,
     )
-    columns = (shape.latent_frames, shape.latent_height, shape.latent_width)
-    cases, index = _map_cases(job, layouts, columns, tiling, bands=True)
-    return vae_stage(kind, cases, index, job.machine)
+    return vae_stage(kind, maps, index, job.machine)
 
 
 def _encode(job: Job, layouts: Layouts) -> Stage:
@@ -135,11 +136,13 @@ def _encode(job: Job, layouts: Layouts) -> Stage:
         return plain_stage("vae_encode", (), layouts, job.machine)
     tiling = Tiling(behaviour.vae_tile_px, behaviour.vae_tile_stride_px)
 
-    def piece_bytes(frames: int, height: int, width: int) -> float:
+    def piece_bytes(frames: Ints64, height: Ints64, width: Ints64) -> Floats:
         latent_frames = (frames - 1) // spec.temporal_ratio + 1
-        area = height * width / spec.spatial_ratio**2
-        return float(latent_frames) * area * spec.z_channels * VAE_BYTES
+        area = height * width / float(spec.spatial_ratio**2)
+        return latent_frames * area * spec.z_channels * VAE_BYTES
 
+    columns = (shape.condition_frames, shape.height, shape.width)
+    maps, index, outputs = _maps(job, layouts, columns, tiling, bands=False)
     kind = VaeKind(
         stage="vae_encode",
         ops=partial(_map_ops, job.family.vae_encode, job),
@@ -147,46 +150,45 @@ def _encode(job: Job, layouts: Layouts) -> Stage:
         overlap=(behaviour.vae_tile_px - behaviour.vae_tile_stride_px) // spec.spatial_ratio,
         everywhere=True,
         fused=False,
+        outputs=outputs,
     )
-    columns = (shape.condition_frames, shape.height, shape.width)
-    cases, index = _map_cases(job, layouts, columns, tiling, bands=False)
-    return vae_stage(kind, cases, index, job.machine)
+    return vae_stage(kind, maps, index, job.machine)
 
 
 def _map_ops(
-    build: object,
+    build: Callable[..., tuple[Op, ...]],
     job: Job,
-    frames: NDArray[np.int64],
-    height: NDArray[np.int64],
-    width: NDArray[np.int64],
+    frames: Ints64,
+    height: Ints64,
+    width: Ints64,
 ) -> tuple[Op, ...]:
-    ops: tuple[Op, ...] = build(job.model, frames, height, width, job.behaviour.traits)  # type: ignore[operator]
-    return ops
+    return build(job.model, frames, height, width, job.behaviour.traits)
 
 
-def _map_cases(
-    job: Job, layouts: Layouts, columns: tuple[object, ...], tiling: Tiling, *, bands: bool
-) -> tuple[list[MapCase], NDArray[np.intp]]:
-    """Distinct (map, division) cases of one VAE direction."""
+def _maps(
+    job: Job, layouts: Layouts, columns: tuple[Ints, Ints, Ints], tiling: Tiling, *, bands: bool
+) -> tuple[Maps, NDArray[np.intp], Ints]:
+    """Distinct (map, division) cases of one VAE direction, their index, and outputs a request."""
     mode = job.behaviour.options.vae_mode
     axis = mode.removeprefix("spatial_shard_") if bands and mode != "tile" else ""
     world = layouts.world_size // layouts.dp
     tiled = (layouts.vae_patch > 1) | (layouts.vae_tiling > 0) | job.behaviour.vae_tiling_default
+    batch = job.shape.batch
     first, index = distinct(
-        layouts.vae_patch, tiled, world, layouts.dp, *columns, size=len(layouts)
+        layouts.vae_patch, tiled, world, layouts.dp, batch, *columns, size=len(layouts)
     )
-    sizes = [np.broadcast_to(np.asarray(c, np.int64), (len(layouts),))[first] for c in columns]
-    cases = [
-        MapCase(
-            frames=int(frames),
-            height=int(height),
-            width=int(width),
-            ranks=int(layouts.vae_patch[row]),
-            world=int(world[row]),
-            replicas=int(layouts.dp[row]),
-            tiling=tiling if tiled[row] and not axis else None,
-            band_axis=axis if layouts.vae_patch[row] > 1 else "",
-        )
-        for row, frames, height, width in zip(first, *sizes, strict=True)
-    ]
-    return cases, index
+    frames, height, width, outputs = (
+        np.broadcast_to(np.asarray(c, np.int64), (len(layouts),))[first] for c in (*columns, batch)
+    )
+    maps = Maps(
+        frames=frames,
+        height=height,
+        width=width,
+        ranks=layouts.vae_patch[first],
+        world=world[first],
+        replicas=layouts.dp[first],
+        tiled=tiled[first],
+        tiling=tiling,
+        band_axis=axis,
+    )
+    return maps, index, outputs

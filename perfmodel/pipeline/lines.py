@@ -189,11 +189,28 @@ class Stage:
 
 def distinct(*columns: object, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Distinct rows of some columns: (a row index of each case, the case of each row)."""
-    key = np.zeros(size, np.int64)
+    key, span = np.zeros(size, np.int64), 1
     for values in columns:
         if np.ndim(values) == 0:  # type: ignore[arg-type]
             continue
-        _, codes = np.unique(np.asarray(values), return_inverse=True)
-        _, key = np.unique(key * (int(codes.max()) + 1) + codes, return_inverse=True)
+        codes, kinds = _codes(np.asarray(values))
+        if span * kinds > MOST_KEYS:
+            _, key = np.unique(key, return_inverse=True)
+            span = int(key.max()) + 1
+        key = key * kinds + codes
+        span *= kinds
     _, first, index = np.unique(key, return_index=True, return_inverse=True)
     return first, index
+
+
+MOST_KEYS = 2**62
+"""Keys of `distinct` stay below this, so that they fit 64 bits."""
+
+
+def _codes(values: NDArray[np.generic]) -> tuple[NDArray[np.int64], int]:
+    """Small whole numbers that tell the values apart, and how many there may be."""
+    if values.dtype.kind in "biu" and values.size:
+        low = int(values.min())
+        return values.astype(np.int64) - low, int(values.max()) - low + 1
+    found, codes = np.unique(values, return_inverse=True)
+    return codes.astype(np.int64), len(found)

@@ -28,8 +28,8 @@ def spread(name: str, provenance: str, table: Mapping[str, float]) -> float:
     return table.get(f"{name}.{provenance}", table.get(name, DEFAULT_SPREAD[provenance]))
 
 
-def parts_s(stage: Stage, table: Mapping[str, float]) -> Iterator[tuple[str, Column]]:
-    """(source of error, exposed time times its half-width) of each kind of a stage, ``[N]``."""
+def parts_s(stage: Stage, table: Mapping[str, float]) -> Iterator[tuple[str, Column, float]]:
+    """(source of error, exposed time, its relative half-width) of each kind, ``[N]`` seconds."""
     for name in sorted({(line.kind, line.axis, line.provenance) for line in stage.lines}):
         kind, axis, provenance = name
         label = stage.name if kind in ("host", "copy") and stage.name != "denoise" else kind
@@ -39,7 +39,8 @@ def parts_s(stage: Stage, table: Mapping[str, float]) -> Iterator[tuple[str, Col
                 seconds = seconds + line.total_s
         yield (
             f"{label}.{axis}.{provenance}",
-            stage.by_case(seconds) * spread(label, provenance, table),
+            stage.by_case(seconds),
+            spread(label, provenance, table),
         )
 
 
@@ -48,8 +49,8 @@ def _errors_s(evaluation: Evaluation, names: tuple[str, ...]) -> dict[str, Colum
     table = evaluation.job.spread
     errors: dict[str, Column] = {}
     for name in names:
-        for source, error in parts_s(evaluation.stages[name], table):
-            errors[source] = errors.get(source, 0.0) + error
+        for source, seconds, halfwidth_frac in parts_s(evaluation.stages[name], table):
+            errors[source] = errors.get(source, 0.0) + seconds * halfwidth_frac
     return errors
 
 

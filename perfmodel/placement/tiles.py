@@ -43,6 +43,12 @@ class Dealing:
         return int(self.counts.sum(axis=1).max())
 
     @property
+    def seams(self) -> int:
+        """Neighbouring pairs of tiles."""
+        rows, columns = self.grid
+        return (rows - 1) * columns + rows * (columns - 1)
+
+    @property
     def tiles(self) -> int:
         """All tiles."""
         return int(self.counts.sum())

@@ -10,150 +10,192 @@ attention gathers its map, and the result is gathered.  Source: vLLM-Omni 0.30.0
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from perfmodel.ops import Attention, Collective, Conv, Op, Pointwise, dtype_bytes
+from perfmodel.ops import Attention, Collective, Conv, Floats, Ints, Op, Pointwise, dtype_bytes
 from perfmodel.placement.tiles import Dealing, Tiling, deal
 from perfmodel.shapes import ceil_div
+
+Ints64 = NDArray[np.int64]
 
 BLEND_KERNELS_PER_ROW = 4
 """Kernels of one blended row or column: two scalings, a sum, a copy back (diffusers blend_v/h)."""
 
 VAE_BYTES = dtype_bytes("bf16")
+SHAPE_BYTES = 64.0
+"""Message in which the ranks agree on the padded tile shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MapCase:
-    """One map to run: its size, and how it is divided.
+class Maps:
+    """C maps to run, and how each is divided; columns of length C.
 
     Attributes:
-        frames, height, width: of the map in its own units (latent for decode, pixels for encode).
-        ranks: ranks that share the map (vae_patch, at most the world).
+        frames, height, width: of a map in its own units (latent for decode, pixels for encode).
+        ranks: ranks that share a map (vae_patch, at most the world).
         world: ranks of the replica, over which pieces are gathered.
         replicas: replicas at work at the same time.
-        tiling: tile edge and step, None = untiled.
+        tiled: whether it is cut into tiles.
+        tiling: tile edge and step.
         band_axis: ``height`` or ``width`` for a spatial shard instead of tiles, else "".
     """
 
-    frames: int
-    height: int
-    width: int
-    ranks: int
-    world: int
-    replicas: int
-    tiling: Tiling | None
+    frames: Ints64
+    height: Ints64
+    width: Ints64
+    ranks: Ints64
+    world: Ints64
+    replicas: Ints64
+    tiled: NDArray[np.bool_]
+    tiling: Tiling
     band_axis: str = ""
 
-    def dealing(self) -> Dealing:
-        """Tiles of each rank (the whole map on one rank when it is not tiled)."""
-        if self.band_axis == "height":
-            return deal(int(ceil_div(self.height, self.ranks)), self.width, 1, None)
-        if self.band_axis == "width":
-            return deal(self.height, int(ceil_div(self.width, self.ranks)), 1, None)
-        return deal(self.height, self.width, self.ranks, self.tiling)
+    def __len__(self) -> int:
+        """Number of maps."""
+        return len(self.frames)
+
+    @property
+    def divided(self) -> NDArray[np.bool_]:
+        """Whether several ranks share the map."""
+        return self.ranks > 1
 
 
-def gather(case: MapCase, dealing: Dealing, tile_bytes: float) -> tuple[Collective, ...]:
-    """All-gather of the padded pieces: ``world * max_tiles * tile_bytes`` over the replica.
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """Pieces of C maps: K distinct piece shapes, at most J of them on a map, R ranks.
+
+    Attributes:
+        shapes: distinct (frames, height, width), ``[K, 3]``.
+        kind: index into `shapes` of each piece shape of a map, ``[C, J]``.
+        counts: pieces of each shape on each rank, ``[C, R, J]``; unused places are 0.
+        max_tiles: most pieces on one rank, ``[C]``.
+        largest: (height, width) of the largest piece, ``[C, 2]``.
+        seams: neighbouring pairs of tiles, ``[C]``.
+    """
+
+    shapes: Ints64
+    kind: NDArray[np.intp]
+    counts: Ints64
+    max_tiles: Ints64
+    largest: Ints64
+    seams: Ints64
+
+
+def deal_maps(maps: Maps) -> Dealt:
+    """Cut and deal all maps; the discrete work is done once per distinct size and division."""
+    height, width = maps.height, maps.width
+    if maps.band_axis == "height":
+        height = np.where(maps.divided, ceil_div(height, maps.ranks), height)
+    if maps.band_axis == "width":
+        width = np.where(maps.divided, ceil_div(width, maps.ranks), width)
+    banded = bool(maps.band_axis)
+    sharing = np.where(maps.tiled & ~np.bool_(banded), maps.ranks, 1)
+    table = np.stack([height, width, sharing, maps.tiled & (not banded)], axis=1)
+    keys, index = np.unique(table, axis=0, return_inverse=True)
+    dealings = [_dealing(maps, *row) for row in keys.tolist()]
+    ranks = max(d.counts.shape[0] for d in dealings)
+    places = max(d.counts.shape[1] for d in dealings)
+    counts = np.zeros((len(keys), ranks, places), np.int64)
+    pieces = np.zeros((len(keys), places, 2), np.int64)
+    for number, dealing in enumerate(dealings):
+        rows, kinds = dealing.counts.shape
+        counts[number, :rows, :kinds] = dealing.counts
+        pieces[number] = (int(dealing.heights[0]), int(dealing.widths[0]))
+        pieces[number, :kinds, 0], pieces[number, :kinds, 1] = dealing.heights, dealing.widths
+    index = index.reshape(-1)
+    each = pieces[index]
+    frames = np.broadcast_to(maps.frames[:, None], each.shape[:2])
+    flat = np.concatenate([frames[..., None], each], axis=2).reshape(-1, 3)
+    shapes, kind = np.unique(flat, axis=0, return_inverse=True)
+    seams = np.array(
+        [d.seams if maps_row[3] else 0 for d, maps_row in zip(dealings, keys, strict=True)]
+    )
+    return Dealt(
+        shapes=shapes,
+        kind=kind.reshape(each.shape[:2]),
+        counts=counts[index],
+        max_tiles=counts.sum(axis=2).max(axis=1)[index],
+        largest=pieces.max(axis=1)[index],
+        seams=seams[index],
+    )
+
+
+def _dealing(maps: Maps, height: int, width: int, ranks: int, tiled: int) -> Dealing:
+    return deal(height, width, ranks, maps.tiling if tiled else None)
+
+
+def gather(maps: Maps, dealt: Dealt, piece_bytes: Floats) -> tuple[Op, ...]:
+    """All-gather of the padded pieces: ``world * max_tiles * piece_bytes`` over the replica.
 
     Args:
-        case: the map.
-        dealing: its tiles.
-        tile_bytes: output of the largest tile (or of one band).
+        maps: the maps.
+        dealt: their pieces.
+        piece_bytes: output of the largest piece (or of one band), ``[C]``.
     """
-    if case.ranks == 1:
-        return ()
-    shape_bytes = 64.0
-    common = {"ranks": case.world, "stride": 1, "groups": case.replicas, "axis": "vae"}
-    return (
-        Collective(name="VAE shape all-reduce", op="all_reduce", full_bytes=shape_bytes, **common),
-        Collective(
-            name="VAE tile gather",
-            op="all_gather",
-            full_bytes=float(case.world * dealing.max_tiles) * tile_bytes,
-            **common,
-        ),
-    )
+    whole = maps.world * dealt.max_tiles * np.asarray(piece_bytes, float)
+    agree = _collective(maps, "VAE shape all-reduce", "all_reduce", np.full(len(maps), SHAPE_BYTES))
+    return agree, _collective(maps, "VAE tile gather", "all_gather", whole)
 
 
-def broadcast(case: MapCase, result_bytes: float) -> tuple[Collective, ...]:
+def broadcast(maps: Maps, result_bytes: Floats) -> Collective:
     """Result from rank 0 to all, for engines or stages that need it everywhere."""
-    if case.ranks == 1:
-        return ()
-    return (
-        Collective(
-            name="VAE broadcast",
-            op="broadcast",
-            full_bytes=result_bytes,
-            ranks=case.world,
-            stride=1,
-            groups=case.replicas,
-            axis="vae",
-        ),
+    return _collective(maps, "VAE broadcast", "broadcast", np.asarray(result_bytes, float))
+
+
+def _collective(maps: Maps, name: str, op: str, full_bytes: Floats, count: Ints = 1) -> Collective:
+    return Collective(
+        name=name,
+        count=count * maps.divided,
+        op=op,
+        full_bytes=full_bytes,
+        ranks=np.where(maps.divided, maps.world, 1),
+        stride=1,
+        groups=maps.replicas,
+        axis="vae",
     )
 
 
-def blend(case: MapCase, dealing: Dealing, overlap: int, tile_bytes: float) -> tuple[Op, ...]:
-    """Rank 0 blends `overlap` rows (and columns) of neighbouring tiles, then concatenates them."""
-    rows, columns = dealing.grid
-    seams = (rows - 1) * columns + rows * (columns - 1)
-    if case.tiling is None or case.band_axis or seams == 0:
-        return ()
-    launches = overlap * BLEND_KERNELS_PER_ROW
-    seam_bytes = tile_bytes / max(int(dealing.heights.max()), 1)
+def blend(dealt: Dealt, overlap: int, piece_bytes: Floats) -> tuple[Op, ...]:
+    """Rank 0 blends `overlap` rows (or columns) at every seam, then concatenates the tiles."""
+    rows = np.maximum(dealt.largest[:, 0], 1)
+    row_bytes = np.asarray(piece_bytes, float) / (rows * max(overlap, 1))
+    tiles = dealt.counts.sum(axis=(1, 2)) * (dealt.seams > 0)
     return (
         Pointwise(
             name="tile blend",
-            count=seams,
-            bytes_moved=3 * seam_bytes * BLEND_KERNELS_PER_ROW,
-            launches=launches,
-            eager_launches=launches,
+            count=dealt.seams * overlap,
+            # Two scaled reads, a sum and a copy back, each of one row.
+            bytes_moved=3 * row_bytes * BLEND_KERNELS_PER_ROW,
+            launches=BLEND_KERNELS_PER_ROW,
         ),
         Pointwise(
             name="tile concatenation",
-            count=1,
-            bytes_moved=2 * tile_bytes * dealing.tiles,
-            launches=dealing.tiles,
+            count=tiles,
+            bytes_moved=2 * np.asarray(piece_bytes, float),
             is_copy=True,
         ),
     )
 
 
-def band_messages(ops: tuple[Op, ...], case: MapCase) -> list[Op]:
-    """Halo rows of every convolution and the gather of the attention map, for banded maps."""
+def band_messages(
+    build: Callable[[Ints64, Ints64, Ints64], tuple[Op, ...]], maps: Maps
+) -> tuple[Op, ...]:
+    """Halo rows of every convolution and the gathers of the attention map, for banded maps."""
     messages: list[Op] = []
-    for op in ops:
+    for op in build(maps.frames, maps.height, maps.width):
         if isinstance(op, Conv) and op.kernel[1] > 1:
-            frames = op.out_t * op.stride[0] + op.kernel[0] - 1
-            across = op.out_w if case.band_axis == "height" else op.out_h
+            frames = np.asarray(op.out_t) * op.stride[0] + op.kernel[0] - 1
+            across = op.out_w if maps.band_axis == "height" else op.out_h
             row = np.asarray(op.batch, float) * op.in_channels * frames * across * op.stride[2]
-            messages.append(_halo(op, row * VAE_BYTES, case))
+            halo = _collective(maps, f"{op.name} halo", "p2p", row * VAE_BYTES, op.count)
+            messages.append(replace(halo, launches=2))
         elif isinstance(op, Attention):
             full = np.asarray(op.batch, float) * op.seq_kv * op.heads * op.head_dim * VAE_BYTES
             messages.append(
-                Collective(
-                    name=f"{op.name} gather",
-                    count=op.count,
-                    op="all_gather",
-                    full_bytes=2 * full,
-                    ranks=case.world,
-                    groups=case.replicas,
-                    axis="vae",
-                )
+                _collective(maps, f"{op.name} gather", "all_gather", 2 * full, op.count)
             )
-    return messages
-
-
-def _halo(op: Conv, row_bytes: np.ndarray, case: MapCase) -> Collective:
-    return Collective(
-        name=f"{op.name} halo",
-        count=op.count,
-        op="p2p",
-        full_bytes=row_bytes,
-        ranks=case.world,
-        groups=case.replicas,
-        axis="vae",
-        launches=2,
-    )
+    return tuple(messages)
