@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from perfmodel.spec.vae import VaeSpec
 from perfmodel.spec.workload import Frozen, Positive
 
 Guidance = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
@@ -109,51 +110,6 @@ class TransformerSpec(Frozen):
     def patch_width_out(self) -> int:
         """Elements of one output token."""
         return self.out_channels * self.patch[0] * self.patch[1] * self.patch[2]
-
-
-class VaeSpec(Frozen):
-    """Dimensions of a causal video VAE of the Wan kind, and its tiling.
-
-    Attributes:
-        kind: the class of layers (``wan``).
-        z_channels: latent channels.
-        encoder_width, decoder_width: channels of the level with multiplier 1.
-        multipliers: channel multipliers of the levels, pixels first.
-        resnets: residual blocks of an encoder level (a decoder level has one more).
-        residual: parameter-free shortcuts around every level (Wan2.2).
-        pixel_patch: pixels folded into channels before the first convolution.
-        temporal: for each change of level, pixels first: whether time is halved too.
-        tile_px, tile_stride_px: default tile and stride of a tiled run, in pixels, for decode and
-            for vLLM-Omni's distributed encode; diffusers applies the numbers to the folded map
-            when it encodes, so its encode tiles are `pixel_patch` times as wide.
-        bits: bits of a weight and of an activation as engines load it.
-    """
-
-    kind: Literal["wan"] = "wan"
-    name: str
-    z_channels: Positive
-    encoder_width: Positive
-    decoder_width: Positive
-    multipliers: tuple[Positive, ...] = (1, 2, 4, 4)
-    resnets: Positive = 2
-    residual: bool = False
-    pixel_patch: Positive = 1
-    temporal: tuple[bool, ...] = (False, True, True)
-    spatial_ratio: Positive
-    temporal_ratio: Positive
-    tile_px: Positive = 256
-    tile_stride_px: Positive = 192
-    bits: Positive = 16
-
-    @property
-    def tile_latent(self) -> int:
-        """Side of a decode tile in latent positions."""
-        return self.tile_px // self.spatial_ratio
-
-    @property
-    def tile_stride_latent(self) -> int:
-        """Stride of decode tiles in latent positions."""
-        return self.tile_stride_px // self.spatial_ratio
 
 
 class ModelSpec(Frozen):

@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from perfmodel.ops import Floats, Ints, Op
-from perfmodel.spec.model import ModelSpec, VaeSpec
+from perfmodel.spec.model import ModelSpec
+from perfmodel.spec.vae import VaeSpec
 from perfmodel.stages.base import Component, Traits
 
 KINDS = {

@@ -14,10 +14,11 @@ import numpy as np
 
 from perfmodel.ops import DTYPE_BITS, Conv, Floats, Ints, Op, Pointwise
 from perfmodel.shapes import causal_latent_frames
-from perfmodel.spec.model import VaeSpec
+from perfmodel.spec.vae import VaeSpec
 from perfmodel.stages.base import Traits
 from perfmodel.stages.layers import BF16_BYTES, READ_WRITE, elements
-from perfmodel.stages.vae_graph import ADD_BYTES, Chunk, Map
+from perfmodel.stages.vae_graph import Chunk
+from perfmodel.stages.vae_record import ADD_BYTES, Map
 
 RGB = 3
 BF16_BITS = DTYPE_BITS["bf16"]
@@ -215,7 +216,7 @@ def _downsample(chunk: Chunk, shape: Map, *, halves_time: bool) -> Map:
     if chunk.phase == "first":
         chunk.move("keep frame", out, out.size * READ_WRITE, is_copy=True)
         return out
-    joined = out.frame * (out.frames + 1)
+    joined = out.over(out.frames + 1)
     half = replace(out, frames=out.frames // 2)
     moved = (out.frame + 2 * joined) * READ_WRITE
     chunk.move("join last frame", out, moved, 3, is_copy=True)
@@ -226,7 +227,7 @@ def _downsample(chunk: Chunk, shape: Map, *, halves_time: bool) -> Map:
 def _average_shortcut(chunk: Chunk, entry: Map, out: Map, *, factor_t: int) -> None:
     """Add the block's input, averaged over the positions that fold into one (parameter-free)."""
     frames = -(-entry.frames // factor_t) * factor_t
-    padded = entry.frame * frames
+    padded = entry.over(frames)
     moved = (entry.size + 4 * padded + out.size) * BF16_BYTES + out.size * ADD_BYTES
     chunk.move("add averaged input", out, moved, 4, more=f" of {entry.label}")
 
