@@ -171,11 +171,14 @@ def _maps(
     """Distinct (map, division) cases of one VAE direction, their index, and outputs a request."""
     mode = job.behaviour.options.vae_mode
     axis = mode.removeprefix("spatial_shard_") if bands and mode != "tile" else ""
-    world = layouts.world_size // layouts.dp
-    tiled = (layouts.vae_patch > 1) | (layouts.vae_tiling > 0) | job.behaviour.vae_tiling_default
+    # An undivided map sends nothing, so the size of the world does not tell its cases apart.
+    divided = layouts.vae_patch > 1
+    world = np.where(divided, layouts.world_size // layouts.dp, 1)
+    replicas = np.where(divided, layouts.dp, 1)
+    tiled = divided | (layouts.vae_tiling > 0) | job.behaviour.vae_tiling_default
     batch = job.shape.batch
     first, index = distinct(
-        layouts.vae_patch, tiled, world, layouts.dp, batch, *columns, size=len(layouts)
+        layouts.vae_patch, tiled, world, replicas, batch, *columns, size=len(layouts)
     )
     frames, height, width, outputs = (
         np.broadcast_to(np.asarray(c, np.int64), (len(layouts),))[first] for c in (*columns, batch)
@@ -186,7 +189,7 @@ def _maps(
         width=width,
         ranks=layouts.vae_patch[first],
         world=world[first],
-        replicas=layouts.dp[first],
+        replicas=replicas[first],
         tiled=tiled[first],
         tiling=tiling,
         band_axis=axis,
