@@ -1,152 +1,162 @@
 """Text and image encoders that run before the denoiser, never compiled and never split.
 
-Dimensions were checked against the published modules: parameters and FLOP are exact (transformers
-5.24.0, https://pypi.org/project/transformers/5.24.0/, ``UMT5EncoderModel``, ``CLIPVisionModel``).
+Dimensions are in `stages.encoders`; parameters and FLOP equal those of the published modules.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 from perfmodel.ops import Attention, Conv, Floats, Ints, Op, Pointwise, Role, Rows
 from perfmodel.stages.base import Component
+from perfmodel.stages.encoders import ENCODERS, Encoder
 from perfmodel.stages.layers import elements, linear
 
-# Bytes per element of the unfused kernels: T5 norm in fp32; tanh-GELU written out in eight
-# products and sums, times the second projection; CLIP's LayerNorm and quick GELU.
-T5_NORM_BYTES, T5_NORM_LAUNCHES = 34.0, 8
+__all__ = ["ENCODERS", "Encoder", "component", "encode", "params"]
+
+# Bytes per element of the unfused kernels: RMS norm in fp32; tanh-GELU written out in eight
+# products and sums; LayerNorm; GELU, SiLU; quick GELU (scale, sigmoid, product).
+RMS_BYTES, RMS_LAUNCHES = 34.0, 8
 T5_GELU_BYTES, T5_GELU_LAUNCHES = 42.0, 9
+QUICK_GELU_BYTES, QUICK_GELU_LAUNCHES = 14.0, 3
 LAYER_NORM_BYTES = 4.0
 GELU_BYTES = 4.0
+GATE_BYTES = 6.0
 RESIDUAL_BYTES = 6.0
 CLONE_BYTES = 4.0
+# Rotary embedding by halves: negate 2, concatenate 4, two products 4 + 6 (per element), sum 6.
+ROPE_BYTES, ROPE_LAUNCHES = 20.0, 5
 # Relative-position bias of a layer, per head and token pair: gather, copy; 150 B a pair for the
 # bucket arithmetic that all heads share (int64 and fp32 maps, some twenty kernels).
 T5_BIAS_BYTES, T5_BUCKET_BYTES, T5_BIAS_LAUNCHES = 6.0, 150.0, 24
-
-
-@dataclass(frozen=True, slots=True)
-class Encoder:
-    """Dimensions of a T5-like text encoder or a CLIP image encoder.
-
-    Attributes:
-        title: name in reports.
-        layers, hidden, ffn, heads, head_dim: dimensions of a block.
-        tokens: sequence length that engines pad to (images: patches and the class token).
-        vocabulary: rows of the token embedding (0: an image encoder).
-        patch_px, image_px: patch and image side of an image encoder.
-    """
-
-    title: str
-    layers: int
-    hidden: int
-    ffn: int
-    heads: int
-    head_dim: int
-    tokens: int
-    vocabulary: int = 0
-    patch_px: int = 0
-    image_px: int = 0
-
-    @property
-    def is_text(self) -> bool:
-        """Whether it reads text (else one image)."""
-        return self.vocabulary > 0
-
-
-ENCODERS = {
-    "umt5-xxl": Encoder(
-        title="UMT5-XXL encoder",
-        layers=24,
-        hidden=4096,
-        ffn=10240,
-        heads=64,
-        head_dim=64,
-        tokens=512,
-        vocabulary=256_384,
-    ),
-    "clip-vit-h14": Encoder(
-        title="CLIP ViT-H/14 image encoder",
-        layers=32,
-        hidden=1280,
-        ffn=5120,
-        heads=16,
-        head_dim=80,
-        tokens=257,
-        patch_px=14,
-        image_px=224,
-    ),
-}
 T5_BUCKETS = 32
 RGB = 3
 
 
 def params(encoder: Encoder) -> int:
-    """Parameters: a gated block without biases (T5) or a plain one with (CLIP)."""
-    hidden, width = encoder.hidden, encoder.heads * encoder.head_dim
-    if encoder.is_text:
-        block = 4 * hidden * width + 3 * hidden * encoder.ffn + 2 * hidden
-        block += T5_BUCKETS * encoder.heads
-        return encoder.layers * block + encoder.vocabulary * hidden + hidden
-    block = 4 * (hidden * width + hidden) + 2 * hidden * encoder.ffn + encoder.ffn + hidden
-    block += 4 * hidden
+    """Parameters: gated blocks without biases, or plain ones with."""
+    embedding = encoder.vocabulary * encoder.hidden
+    total = encoder.layers * _block_params(encoder) + embedding
+    if encoder.kind == "t5":
+        tables = 1 if encoder.shared_positions else encoder.layers
+        return total + tables * T5_BUCKETS * encoder.heads + encoder.hidden
+    if encoder.kind == "decoder":
+        return total + encoder.hidden
+    positions = encoder.tokens * encoder.hidden
+    last_norm = 2 * encoder.hidden
+    if encoder.kind == "clip":
+        head = encoder.hidden**2 if encoder.projection else 0
+        return total + positions + last_norm + head
+    return total + positions + last_norm + _vision_ends(encoder)
+
+
+def _block_params(encoder: Encoder) -> int:
+    hidden, width, kv_width = encoder.hidden, encoder.width, encoder.kv_width
+    attention = 2 * hidden * width + 2 * hidden * kv_width
+    if encoder.is_gated:
+        biases = width + 2 * kv_width if encoder.qkv_bias else 0
+        norms = 2 * hidden + (2 * encoder.head_dim if encoder.qk_norm else 0)
+        return attention + biases + 3 * hidden * encoder.ffn + norms
+    biases = width + 2 * kv_width + hidden + encoder.ffn + hidden
+    return attention + 2 * hidden * encoder.ffn + biases + 4 * hidden
+
+
+def _vision_ends(encoder: Encoder) -> int:
+    """Patch embedding, class token and its norm, or the pooling head."""
+    hidden = encoder.hidden
     patches = RGB * encoder.patch_px**2 * hidden
-    return encoder.layers * block + patches + hidden + encoder.tokens * hidden + 4 * hidden
+    if encoder.class_token:
+        return patches + hidden + 2 * hidden
+    head = 4 * hidden * hidden + 4 * hidden + 2 * hidden * encoder.ffn + encoder.ffn + hidden
+    return patches + hidden + (head + hidden + 2 * hidden if encoder.pooled_head else 0)
 
 
-def component(name: str) -> Component:
-    """The encoder's weights, needed only before the denoise stage."""
+def component(name: str, position: int = 1) -> Component:
+    """The encoder's weights, needed only before the denoise stage.
+
+    Args:
+        name: key of `ENCODERS`.
+        position: place among the model's text encoders, from 1.
+    """
     encoder = ENCODERS[name]
+    plain = "text_encoder" if encoder.is_text else "image_encoder"
     return Component(
-        name="text_encoder" if encoder.is_text else "image_encoder",
+        name=plain if position == 1 else f"{plain}_{position}",
         kind="text_encoder",
         params=params(encoder),
         when=("text_encode",),
     )
 
 
-def encode(name: str, runs: Ints) -> tuple[Op, ...]:
-    """Operators of `runs` forwards of the encoder called `name`, batch 1 each."""
+def encode(name: str, runs: Ints, tokens: Ints | None = None) -> tuple[Op, ...]:
+    """Operators of `runs` forwards of the encoder called `name`, batch 1 each.
+
+    Args:
+        name: key of `ENCODERS`.
+        runs: forwards.
+        tokens: length of the sequence; the encoder's own padded length when None.
+    """
     encoder = ENCODERS[name]
-    tokens, hidden, width = encoder.tokens, encoder.hidden, encoder.heads * encoder.head_dim
+    length = encoder.tokens if tokens is None else tokens
+    hidden, width, kv_width = encoder.hidden, encoder.width, encoder.kv_width
     count = encoder.layers * runs
-    rows = (Rows.NONE, tokens)
-    prefix = "text encoder " if encoder.is_text else "image encoder "
+    rows = (Rows.NONE, length)
+    start = encoder.start
     attention = Attention(
-        name=f"{prefix}attention",
+        name=f"{start}attention",
         count=count,
-        seq_q=tokens,
-        seq_kv=tokens,
+        seq_q=length,
+        seq_kv=length,
         heads=encoder.heads,
-        kv_heads=encoder.heads,
+        kv_heads=encoder.kv_heads or encoder.heads,
         head_dim=encoder.head_dim,
         role=Role.MAP,
-        masked=encoder.is_text,
+        causal=encoder.kind in ("decoder", "clip"),
+        masked=encoder.kind == "t5",
     )
     return (
-        *_entry(encoder, prefix, runs),
-        linear(f"{prefix}q, k, v", rows, (width, hidden), count=3 * count),
+        *_entry(encoder, length, runs),
+        linear(f"{start}q", rows, (width, hidden), count=count),
+        linear(f"{start}k, v", rows, (kv_width, hidden), count=2 * count),
         attention,
-        linear(f"{prefix}attention output", rows, (hidden, width), count=count),
+        linear(f"{start}attention output", rows, (hidden, width), count=count),
         linear(
-            f"{prefix}feed-forward in",
+            f"{start}feed-forward in",
             rows,
             (encoder.ffn, hidden),
-            count=count * (2 if encoder.is_text else 1),
+            count=count * (2 if encoder.is_gated else 1),
         ),
-        linear(f"{prefix}feed-forward out", rows, (hidden, encoder.ffn), count=count),
-        *_pointwise(encoder, prefix, count),
+        linear(f"{start}feed-forward out", rows, (hidden, encoder.ffn), count=count),
+        *_pointwise(encoder, length, count),
+        *_exit(encoder, length, runs),
     )
 
 
-def _entry(encoder: Encoder, prefix: str, runs: Ints) -> tuple[Op, ...]:
+def _exit(encoder: Encoder, length: Ints, runs: Ints) -> tuple[Op, ...]:
+    """Projection of the pooled token, or one query that attends to all tokens, and its network."""
+    start, hidden, one = encoder.start, encoder.hidden, (Rows.NONE, 1)
+    if encoder.projection:
+        return (linear(f"{start}projection", one, (hidden, hidden), count=runs),)
+    if not encoder.pooled_head:
+        return ()
+    pool = linear(f"{start}pool", one, (length, encoder.head_dim), count=2 * runs)
+    return (
+        linear(f"{start}pool k, v", (Rows.NONE, length), (2 * hidden, hidden), count=runs),
+        replace(pool, batch=encoder.heads),
+        linear(f"{start}pool q, output", one, (hidden, hidden), count=2 * runs),
+        linear(f"{start}pool feed-forward in", one, (encoder.ffn, hidden), count=runs),
+        linear(f"{start}pool feed-forward out", one, (hidden, encoder.ffn), count=runs),
+    )
+
+
+def _entry(encoder: Encoder, length: Ints, runs: Ints) -> tuple[Op, ...]:
     if encoder.is_text:
-        moved = elements(encoder.tokens, encoder.hidden) * CLONE_BYTES
-        return (_moved(f"{prefix}embedding", runs, moved, 1),)
+        moved = elements(length, encoder.hidden) * CLONE_BYTES
+        return (_moved(f"{encoder.start}embedding", runs, moved, 1),)
     side = encoder.image_px // encoder.patch_px
     return (
         Conv(
-            name=f"{prefix}patch embedding",
+            name=f"{encoder.start}patch embedding",
             count=runs,
             in_channels=RGB,
             out_channels=encoder.hidden,
@@ -159,27 +169,47 @@ def _entry(encoder: Encoder, prefix: str, runs: Ints) -> tuple[Op, ...]:
     )
 
 
-def _pointwise(encoder: Encoder, prefix: str, count: Ints) -> tuple[Op, ...]:
-    """Norms, activation, residuals and layout copies of all layers."""
-    rows, wide = elements(encoder.tokens, encoder.hidden), elements(encoder.tokens, encoder.ffn)
+def _pointwise(encoder: Encoder, length: Ints, count: Ints) -> tuple[Op, ...]:
+    """Norms, activation, positions, residuals and layout copies of all layers."""
+    start, hidden = encoder.start, elements(length, encoder.hidden)
     shared = (
-        _moved(f"{prefix}residual", 2 * count, rows * RESIDUAL_BYTES, 1),
-        _moved(f"{prefix}attention layout", count, rows * CLONE_BYTES, 1),
+        _moved(f"{start}residual", 2 * count, hidden * RESIDUAL_BYTES, 1),
+        _moved(f"{start}attention layout", count, elements(length, encoder.width) * CLONE_BYTES, 1),
+        *_activation(encoder, length, count),
     )
-    if not encoder.is_text:
-        return (
-            _moved(f"{prefix}norm", 2 * count, rows * LAYER_NORM_BYTES, 1),
-            _moved(f"{prefix}activation", count, wide * GELU_BYTES, 1),
-            *shared,
-        )
-    pairs = elements(encoder.tokens, encoder.tokens)
+    if not encoder.is_gated:
+        norm = _moved(f"{start}norm", 2 * count, hidden * LAYER_NORM_BYTES, 1)
+        return (norm, *shared)
+    norm = _moved(f"{start}norm", 2 * count, hidden * RMS_BYTES, RMS_LAUNCHES)
+    return (norm, *_positions(encoder, length, count), *shared)
+
+
+def _activation(encoder: Encoder, length: Ints, count: Ints) -> tuple[Op, ...]:
+    wide = elements(length, encoder.ffn)
+    each, launches = {
+        "t5": (T5_GELU_BYTES, T5_GELU_LAUNCHES),
+        "decoder": (GELU_BYTES + GATE_BYTES, 2),
+        "clip": (GELU_BYTES, 1),
+        "vision": (GELU_BYTES, 1),
+    }[encoder.kind]
+    if encoder.quick_gelu:
+        each, launches = QUICK_GELU_BYTES, QUICK_GELU_LAUNCHES
+    return (_moved(f"{encoder.start}activation", count, wide * each, launches),)
+
+
+def _positions(encoder: Encoder, length: Ints, count: Ints) -> tuple[Op, ...]:
+    start = encoder.start
+    if encoder.kind == "decoder":
+        width = elements(length, encoder.width + encoder.kv_width)
+        rope = _moved(f"{start}rotary embedding", count, width * ROPE_BYTES, 2 * ROPE_LAUNCHES)
+        if not encoder.qk_norm:
+            return (rope,)
+        return (rope, _moved(f"{start}q, k norm", count, width * RMS_BYTES, 2 * RMS_LAUNCHES))
+    pairs = elements(length, length)
+    if encoder.shared_positions:
+        return (_moved(f"{start}position bias", count, pairs * encoder.heads * T5_BIAS_BYTES, 1),)
     bias = pairs * (encoder.heads * T5_BIAS_BYTES + T5_BUCKET_BYTES)
-    return (
-        _moved(f"{prefix}norm", 2 * count, rows * T5_NORM_BYTES, T5_NORM_LAUNCHES),
-        _moved(f"{prefix}activation", count, wide * T5_GELU_BYTES, T5_GELU_LAUNCHES),
-        _moved(f"{prefix}position bias", count, bias, T5_BIAS_LAUNCHES),
-        *shared,
-    )
+    return (_moved(f"{start}position bias", count, bias, T5_BIAS_LAUNCHES),)
 
 
 def _moved(name: str, count: Ints, bytes_moved: Floats, launches: int) -> Pointwise:

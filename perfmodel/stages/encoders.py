@@ -1,0 +1,240 @@
+"""Dimensions of the text and image encoders (`stages.text_encoder` turns them into operators).
+
+Checked against the published modules: parameters and FLOP are exact (transformers 5.24.0,
+https://pypi.org/project/transformers/5.24.0/, classes named in `ENCODERS`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoder:
+    """Dimensions of one encoder.
+
+    Attributes:
+        title: name in reports.
+        kind: ``t5`` (gated blocks without bias, relative positions), ``decoder`` (causal language
+            model with grouped heads and rotary positions), ``clip`` (causal text tower) or
+            ``vision`` (patches of one image).
+        layers, hidden, ffn, heads, head_dim: dimensions of a block.
+        kv_heads: heads of k and v (0: as `heads`).
+        tokens: sequence length that engines pad to (images: patches and the class token).
+        vocabulary: rows of the token embedding (0: an image encoder).
+        patch_px, image_px: patch and image side of an image encoder.
+        shared_positions: one table of relative positions for all layers (T5; UMT5 has one each).
+        qkv_bias: q, k and v of a decoder have biases.
+        qk_norm: q and k of a decoder are normed per head.
+        class_token: an image encoder adds a class token and a norm before the blocks.
+        quick_gelu: activation of a CLIP text tower.
+        projection: a CLIP text tower ends in a projection of the pooled token.
+        pooled_head: an image encoder ends in an attention that pools its tokens.
+        prefix: start of operator names; the kind's own when empty.
+    """
+
+    title: str
+    kind: Literal["t5", "decoder", "clip", "vision"]
+    layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    head_dim: int
+    tokens: int
+    kv_heads: int = 0
+    vocabulary: int = 0
+    patch_px: int = 0
+    image_px: int = 0
+    shared_positions: bool = False
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    class_token: bool = False
+    quick_gelu: bool = False
+    projection: bool = False
+    pooled_head: bool = False
+    prefix: str = ""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it reads text (else one image)."""
+        return self.vocabulary > 0
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the feed-forward network has a gate: two projections in, no biases."""
+        return self.kind in ("t5", "decoder")
+
+    @property
+    def width(self) -> int:
+        """Columns of the query projection."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Columns of the key (or value) projection."""
+        return (self.kv_heads or self.heads) * self.head_dim
+
+    @property
+    def start(self) -> str:
+        """First words of operator names."""
+        return self.prefix or ("text encoder " if self.is_text else "image encoder ")
+
+
+ENCODERS = {
+    # UMT5EncoderModel, T5EncoderModel
+    "umt5-xxl": Encoder(
+        title="UMT5-XXL encoder",
+        kind="t5",
+        layers=24,
+        hidden=4096,
+        ffn=10240,
+        heads=64,
+        head_dim=64,
+        tokens=512,
+        vocabulary=256_384,
+    ),
+    "t5-xxl": Encoder(
+        title="T5-v1.1-XXL encoder",
+        kind="t5",
+        layers=24,
+        hidden=4096,
+        ffn=10240,
+        heads=64,
+        head_dim=64,
+        tokens=512,
+        vocabulary=32_128,
+        shared_positions=True,
+    ),
+    "byt5-small": Encoder(
+        title="ByT5-small glyph encoder",
+        kind="t5",
+        layers=12,
+        hidden=1472,
+        ffn=3584,
+        heads=6,
+        head_dim=64,
+        tokens=256,
+        vocabulary=1510,
+        shared_positions=True,
+        prefix="glyph encoder ",
+    ),
+    # CLIPTextModel, CLIPTextModelWithProjection
+    "clip-l": Encoder(
+        title="CLIP-L text encoder",
+        kind="clip",
+        layers=12,
+        hidden=768,
+        ffn=3072,
+        heads=12,
+        head_dim=64,
+        tokens=77,
+        vocabulary=49_408,
+        quick_gelu=True,
+        prefix="CLIP-L ",
+    ),
+    "clip-g": Encoder(
+        title="CLIP-bigG text encoder",
+        kind="clip",
+        layers=32,
+        hidden=1280,
+        ffn=5120,
+        heads=20,
+        head_dim=64,
+        tokens=77,
+        vocabulary=49_408,
+        projection=True,
+        prefix="CLIP-bigG ",
+    ),
+    # Qwen2_5_VLTextModel, Qwen3Model, LlamaModel, MistralModel
+    "qwen2.5-vl-7b": Encoder(
+        title="Qwen2.5-VL-7B text model",
+        kind="decoder",
+        layers=28,
+        hidden=3584,
+        ffn=18_944,
+        heads=28,
+        kv_heads=4,
+        head_dim=128,
+        tokens=1108,
+        vocabulary=152_064,
+        qkv_bias=True,
+    ),
+    "qwen3-4b": Encoder(
+        title="Qwen3-4B",
+        kind="decoder",
+        layers=36,
+        hidden=2560,
+        ffn=9728,
+        heads=32,
+        kv_heads=8,
+        head_dim=128,
+        tokens=512,
+        vocabulary=151_936,
+        qk_norm=True,
+    ),
+    "qwen3-8b": Encoder(
+        title="Qwen3-8B",
+        kind="decoder",
+        layers=36,
+        hidden=4096,
+        ffn=12_288,
+        heads=32,
+        kv_heads=8,
+        head_dim=128,
+        tokens=512,
+        vocabulary=151_936,
+        qk_norm=True,
+    ),
+    "llama3-8b": Encoder(
+        title="LLaVA-Llama-3-8B text model",
+        kind="decoder",
+        layers=32,
+        hidden=4096,
+        ffn=14_336,
+        heads=32,
+        kv_heads=8,
+        head_dim=128,
+        tokens=351,
+        vocabulary=128_320,
+    ),
+    "mistral-24b": Encoder(
+        title="Mistral-Small-3.1-24B text model",
+        kind="decoder",
+        layers=40,
+        hidden=5120,
+        ffn=32_768,
+        heads=32,
+        kv_heads=8,
+        head_dim=128,
+        tokens=512,
+        vocabulary=131_072,
+    ),
+    # CLIPVisionModel, SiglipVisionModel
+    "clip-vit-h14": Encoder(
+        title="CLIP ViT-H/14 image encoder",
+        kind="vision",
+        layers=32,
+        hidden=1280,
+        ffn=5120,
+        heads=16,
+        head_dim=80,
+        tokens=257,
+        patch_px=14,
+        image_px=224,
+        class_token=True,
+    ),
+    "siglip-so400m": Encoder(
+        title="SigLIP so400m image encoder",
+        kind="vision",
+        layers=27,
+        hidden=1152,
+        ffn=4304,
+        heads=16,
+        head_dim=72,
+        tokens=729,
+        patch_px=14,
+        image_px=384,
+        pooled_head=True,
+    ),
+}
