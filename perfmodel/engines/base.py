@@ -74,6 +74,11 @@ class Behaviour:
         offload_modes: values of the offload option that the pipeline supports.
         cfg_on_distilled_refused: guidance parallelism on one-branch checkpoints is an error.
         dp_flag_refused: data parallelism is the number of GPUs, never a flag of its own.
+        has_ring: ring attention exists where sequence parallelism does.
+        fused_blocks: hand-written fused kernels replace chains of small ones, compiled or not.
+        result_crosses_processes: a server process of its own answers, so the clip is copied to it.
+        time_ends: what the engine's published end-to-end time ends with: ``response``, or
+            ``result`` when the file is written after the clock stopped.
         options: the user's options with the engine's defaults filled in.
         assumed: option names that the user did not give.
         sources: where the facts were read.
@@ -120,6 +125,10 @@ class Behaviour:
     offload_modes: tuple[str, ...] = ("none", "auto", "text-encoder", "model", "layerwise")
     cfg_on_distilled_refused: bool = True
     dp_flag_refused: bool = True
+    has_ring: bool = True
+    fused_blocks: bool = False
+    result_crosses_processes: bool = True
+    time_ends: str = "response"
     options: Options = field(default_factory=Options)
     assumed: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()

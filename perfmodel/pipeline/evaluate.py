@@ -15,7 +15,9 @@ from perfmodel.ops import Floats, Ints, Op
 from perfmodel.pipeline.denoise import denoise_stage
 from perfmodel.pipeline.host import plain_stage
 from perfmodel.pipeline.lines import Column, Stage, distinct
+from perfmodel.pipeline.offload import with_offload
 from perfmodel.pipeline.vae import VaeKind, vae_stage
+from perfmodel.placement.precision import widened
 from perfmodel.placement.tiles import Tiling
 from perfmodel.placement.vae import VAE_BYTES, Ints64, Maps
 from perfmodel.shapes import Shape
@@ -86,7 +88,10 @@ def evaluate(job: Job, layouts: Layouts) -> Evaluation:
     traits = behaviour.traits
     stages = {
         "text_encode": plain_stage(
-            "text_encode", job.family.text_encode(job.model, shape, traits), layouts, job.machine
+            "text_encode",
+            widened(job.family.text_encode(job.model, shape, traits), traits.text_bits),
+            layouts,
+            job.machine,
         ),
         "vae_encode": _encode(job, layouts),
         "denoise": denoise_stage(
@@ -96,14 +101,29 @@ def evaluate(job: Job, layouts: Layouts) -> Evaluation:
             behaviour,
             behaviour.options,
             job.machine,
-            compiled=behaviour.compiled,
+            compiled=behaviour.compiled or behaviour.fused_blocks,
         ),
         "vae_decode": _decode(job, layouts),
-        "transfer": plain_stage("transfer", host.transfer(shape), layouts, job.machine),
+        "transfer": plain_stage(
+            "transfer",
+            host.transfer(shape, between_processes=behaviour.result_crosses_processes),
+            layouts,
+            job.machine,
+        ),
         "video_encode": plain_stage(
             "video_encode", host.encode_output(shape), layouts, job.machine
         ),
     }
+    if behaviour.options.offload in ("model", "text-encoder", "layerwise"):
+        stages = with_offload(
+            stages,
+            job.family.components(job.model),
+            shape,
+            layouts,
+            behaviour.options.offload,
+            behaviour.options.dtype,
+            job.machine,
+        )
     return Evaluation(job, layouts, stages)
 
 
@@ -120,7 +140,7 @@ def _decode(job: Job, layouts: Layouts) -> Stage:
     maps, index, outputs = _maps(job, layouts, columns, tiling, bands=True)
     kind = VaeKind(
         stage="vae_decode",
-        ops=partial(_map_ops, job.family.vae_decode, job),
+        ops=partial(_map_ops, job.family.vae_decode, job, behaviour.traits.vae_bits),
         piece_bytes=piece_bytes,
         overlap=behaviour.vae_tile_px - behaviour.vae_tile_stride_px,
         everywhere=not behaviour.vae_result_on_rank0,
@@ -145,7 +165,7 @@ def _encode(job: Job, layouts: Layouts) -> Stage:
     maps, index, outputs = _maps(job, layouts, columns, tiling, bands=False)
     kind = VaeKind(
         stage="vae_encode",
-        ops=partial(_map_ops, job.family.vae_encode, job),
+        ops=partial(_map_ops, job.family.vae_encode, job, behaviour.traits.vae_encode_bits),
         piece_bytes=piece_bytes,
         overlap=(behaviour.vae_tile_px - behaviour.vae_tile_stride_px) // spec.spatial_ratio,
         everywhere=True,
@@ -158,11 +178,12 @@ def _encode(job: Job, layouts: Layouts) -> Stage:
 def _map_ops(
     build: Callable[..., tuple[Op, ...]],
     job: Job,
+    bits: int,
     frames: Ints64,
     height: Ints64,
     width: Ints64,
 ) -> tuple[Op, ...]:
-    return build(job.model, frames, height, width, job.behaviour.traits)
+    return widened(build(job.model, frames, height, width, job.behaviour.traits), bits)
 
 
 def _maps(

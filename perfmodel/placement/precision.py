@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfmodel.ops import Gemm, Op, Pointwise, dtype_bytes
+from perfmodel.ops import DTYPE_BITS, Conv, Gemm, Op, Pointwise, dtype_bytes
 
 QUANTISED = ("fp8", "fp8_block", "int8", "nvfp4")
 
@@ -29,3 +29,23 @@ def quantise(op: Op, dtype: str) -> list[Op]:
         rows=op.rows,
     )
     return [kernel, replace(op, dtype=dtype)]
+
+
+def widened(ops: tuple[Op, ...], bits: int) -> tuple[Op, ...]:
+    """`ops` of a module that computes in fp32 where they were counted in bf16 (`bits` 32).
+
+    Products and convolutions change their dtype, memory traffic grows with the element; 16 bits
+    return the operators as they are.
+    """
+    if bits == DTYPE_BITS["bf16"]:
+        return ops
+    return tuple(_wide(op, bits / DTYPE_BITS["bf16"]) for op in ops)
+
+
+def _wide(op: Op, ratio: float) -> Op:
+    if isinstance(op, Gemm | Conv):
+        return replace(op, dtype="fp32")
+    if isinstance(op, Pointwise):
+        eager = None if op.eager_bytes is None else op.eager_bytes * ratio
+        return replace(op, bytes_moved=op.bytes_moved * ratio, eager_bytes=eager)
+    return op

@@ -26,6 +26,9 @@ class Traits:
             else every padded slot runs through them, masked.
         single_stream_tensor: how tensor parallelism treats single-stream blocks: ``row`` (split
             and summed) or ``gather`` (column-split products whose outputs are gathered).
+        text_bits: bits of an activation in the text encoder.
+        vae_bits: the same in the VAE's decoder.
+        vae_encode_bits: the same in the VAE's encoder.
     """
 
     fused_qkv: bool = True
@@ -36,6 +39,9 @@ class Traits:
     boundary_ratio: float | None = None
     valid_text_only: bool = False
     single_stream_tensor: str = "row"
+    text_bits: int = 16
+    vae_bits: int = 16
+    vae_encode_bits: int = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,14 @@ def output_pixels(shape: Shape) -> np.ndarray:
     return np.asarray(shape.batch, float) * shape.frames * shape.height * shape.width
 
 
-def transfer(shape: Shape) -> tuple[Op, ...]:
-    """The uint8 result to host memory, then between the engine's and the server's process."""
+def transfer(shape: Shape, *, between_processes: bool = True) -> tuple[Op, ...]:
+    """The uint8 result to host memory, then from the engine's to the server's process, if any."""
     result_bytes = output_pixels(shape) * CHANNELS
-    return (
-        Transfer(name="output copy to host", bytes_moved=result_bytes, direction="d2h"),
-        Transfer(name="output copy between processes", bytes_moved=result_bytes, direction="ipc"),
+    down = Transfer(name="output copy to host", bytes_moved=result_bytes, direction="d2h")
+    across = Transfer(
+        name="output copy between processes", bytes_moved=result_bytes, direction="ipc"
     )
+    return (down, across) if between_processes else (down,)
 
 
 def encode_output(shape: Shape) -> tuple[Op, ...]:

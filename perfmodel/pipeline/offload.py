@@ -1,0 +1,123 @@
+"""Weights that live on the host and are copied to the device for a request.
+
+``model``: the text encoder, then each full transformer, is copied in before its stage and (a share
+``offload_return_frac`` of it) back to the host after.  ``text-encoder``: that component alone.
+``layerwise``: every transformer block is streamed in for every forward, beside the compute of the
+block before: the stage takes ``max(compute, copies) + (1 - overlap) * min(compute, copies)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+
+import numpy as np
+
+from perfmodel.cost.machine import Machine
+from perfmodel.ops import DTYPE_BITS, Transfer
+from perfmodel.pipeline.lines import Column, Line, Stage, cost_line, expose, total_s
+from perfmodel.placement import guidance
+from perfmodel.placement.precision import QUANTISED
+from perfmodel.shapes import Shape
+from perfmodel.spec.parallel import Layouts
+from perfmodel.stages.base import Component
+
+BITS_PER_BYTE = 8
+RETURN_FRAC = "offload_return_frac"
+OVERLAP_FRAC = "offload_overlap_frac"
+
+
+def stored_bytes(component: Component, params: int, dtype: str) -> float:
+    """Bytes of `params` of the component's parameters, the quantisable share in `dtype`."""
+    width = component.bits
+    if dtype in QUANTISED and component.params:
+        share = min(1.0, component.quantizable_params / component.params)
+        width = width * (1 - share) + share * DTYPE_BITS[dtype]
+    return params * width / BITS_PER_BYTE
+
+
+def copied(component: Component, mode: str) -> str:
+    """Stage before which `mode` copies the component to the device; "" when it stays there."""
+    encoder = component.kind == "text_encoder" and "denoise" not in component.when
+    denoiser = component.kind == "transformer" and component.blocks > 0
+    if encoder and mode in ("model", "text-encoder"):
+        return "text_encode"
+    return "denoise" if denoiser and mode in ("model", "layerwise") else ""
+
+
+def with_offload(
+    stages: Mapping[str, Stage],
+    components: tuple[Component, ...],
+    shape: Shape,
+    layouts: Layouts,
+    mode: str,
+    dtype: str,
+    machine: Machine,
+) -> dict[str, Stage]:
+    """`stages` with the copies of an offload mode added; unchanged where it moves nothing."""
+    result = dict(stages)
+    for name in ("text_encode", "denoise"):
+        moved = tuple(part for part in components if copied(part, mode) == name)
+        if moved and result[name].lines:
+            ops = tuple(_copies(moved, shape, layouts, mode, dtype, machine))
+            result[name] = _added(result[name], ops, len(layouts), mode, machine)
+    return result
+
+
+def _added(
+    stage: Stage, ops: tuple[Transfer, ...], size: int, mode: str, machine: Machine
+) -> Stage:
+    """A stage over all configurations with `ops` beside (layerwise) or between its kernels."""
+    lines = [_expanded(line, stage) for line in stage.lines]
+    copies = [cost_line(op, stage.name, size, machine, compiled=False) for op in ops]
+    if mode == "layerwise":
+        together = replace(copies[0], name="blocks to device", total_s=total_s(copies, size))
+        busy_s = total_s(lines, size)
+        copies = [expose(together, busy_s, machine.term(OVERLAP_FRAC, 0.9))]
+    return Stage(stage.name, (*lines, *copies), np.arange(size), size)
+
+
+def _expanded(line: Line, stage: Stage) -> Line:
+    """`line` over configurations instead of cases."""
+    columns = {
+        f.name: value[stage.index]
+        for f in fields(line)
+        if isinstance(value := getattr(line, f.name), np.ndarray)
+    }
+    return replace(line, **columns)
+
+
+def _copies(
+    moved: tuple[Component, ...],
+    shape: Shape,
+    layouts: Layouts,
+    mode: str,
+    dtype: str,
+    machine: Machine,
+) -> Iterator[Transfer]:
+    back = machine.term(RETURN_FRAC, 1.0)
+    for part in moved:
+        title = part.name.replace("_", " ")
+        divided = layouts.tp * layouts.hsdp * layouts.pp if part.blocks else np.ones(len(layouts))
+        if mode == "layerwise":
+            yield Transfer(
+                name=f"{title} blocks to device",
+                count=_runs(part, moved, shape, layouts),
+                bytes_moved=stored_bytes(part, part.block_params, dtype) / divided,
+                direction="h2d",
+            )
+            continue
+        whole = stored_bytes(part, part.params, dtype) / divided
+        yield Transfer(name=f"{title} to device", bytes_moved=whole, direction="h2d")
+        if back > 0:
+            yield Transfer(name=f"{title} to host", bytes_moved=whole * back, direction="d2h")
+
+
+def _runs(
+    part: Component, moved: tuple[Component, ...], shape: Shape, layouts: Layouts
+) -> Column:
+    """Times that a rank streams the blocks of `part`: two experts share the forwards."""
+    if part.name == "understanding":
+        return guidance.branches_of_a_rank(shape, layouts).astype(float)
+    experts = sum(other.name.startswith("transformer") for other in moved)
+    return guidance.forwards_of_a_rank(shape, layouts) / max(experts, 1)
