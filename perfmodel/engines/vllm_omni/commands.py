@@ -9,6 +9,7 @@ from pathlib import Path
 from shlex import quote
 
 from perfmodel.engines.base import Commands, Context, Version
+from perfmodel.engines.records import run_record
 from perfmodel.engines.vllm_omni.behaviour import MASK_BACKENDS
 from perfmodel.engines.vllm_omni.rules_sequence import padding
 from perfmodel.engines.vllm_omni.versions import has, resolve_version
@@ -271,46 +272,3 @@ def _benchmark(ctx: Context, config: ParallelConfig, predicted_s: float) -> str:
     }
     client = (Path(__file__).parent / "bench_client.py").read_text(encoding="utf-8")
     return f"python3 - {quote(json.dumps(job))} <<'END_OF_CLIENT'\n{client}END_OF_CLIENT"
-
-
-def run_record(ctx: Context, config: ParallelConfig) -> dict[str, object]:
-    """The run record of this request and configuration, without its measurements."""
-    behaviour, options = ctx.behaviour, ctx.behaviour.options
-    degrees = {
-        "cfg_parallel_size": config.cfg,
-        "ulysses_degree": config.ulysses,
-        "ring_degree": config.ring,
-        "tensor_parallel_size": config.tp,
-        "pipeline_parallel_size": config.pp,
-        "data_parallel_size": config.dp,
-        "vae_patch_parallel_size": config.vae_patch,
-        "hsdp_shard_size": config.hsdp,
-        "hsdp_replicate_size": config.hsdp_replicate,
-    }
-    return {
-        "id": f"local-{ctx.model_id}-{ctx.device}-{config.config_id}",
-        "source": "local",
-        "engine": behaviour.engine,
-        "engine_version": behaviour.version,
-        "model": ctx.hf_id or ctx.model_id,
-        "task": ctx.task,
-        "gpu": ctx.device,
-        "num_gpus": config.world_size,
-        "nodes": ctx.nodes,
-        "height": ctx.height,
-        "width": ctx.width,
-        "frames": ctx.frames,
-        "fps": ctx.fps,
-        "steps": ctx.steps,
-        "batch": 1,
-        "guidance_scale": ctx.guidance,
-        "cfg": ctx.branches > 1,
-        "num_outputs": 1,
-        "concurrency": 1,
-        "dtype": options.dtype,
-        "attention_backend": behaviour.attention_backend,
-        "compile": behaviour.compiled,
-        "offload": options.offload,
-        "vae_tiling": config.vae_tiling or config.vae_patch > 1,
-        "parallel": {name: value for name, value in degrees.items() if value > 1},
-    }
