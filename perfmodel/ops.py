@@ -165,6 +165,8 @@ class Pointwise(Op):
     split: Split = Split.NONE
     is_copy: bool = False
     """A pure copy or layout change (reported as kind ``copy``)."""
+    strided: bool = False
+    """Channels-first reduction or transpose: neighbouring threads do not read neighbouring bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,8 @@
     time = launches * kernel_floor_s + bytes / (bandwidth * fraction)
 
 Compiled or fused code moves `bytes_moved` in `launches` kernels; eager code moves `eager_bytes`
-in `eager_launches` kernels.  The strided reductions of an eager VAE have a lower fraction of
-their own.
+in `eager_launches` kernels.  Strided reductions and transposes have a lower fraction
+of their own.
 """
 
 from __future__ import annotations
@@ -30,17 +30,11 @@ def pointwise_time_s(
     return launches * floor_s + as_float(moved_bytes) / bandwidth_bytes_per_s
 
 
-def is_vae(op: Pointwise) -> bool:
-    """Whether the operator belongs to a VAE (its name starts with ``vae``)."""
-    return op.name.startswith("vae")
-
-
-def _fraction(op: Pointwise, machine: Machine, law: Law | None, eager: bool) -> tuple[float, str]:
+def _fraction(op: Pointwise, machine: Machine, law: Law | None) -> tuple[float, str]:
     """Achieved bandwidth fraction of this kind of traffic and its provenance."""
-    if eager and is_vae(op):
-        return machine.term("vae_eager_memory_frac", 0.45), machine.term_provenance(
-            "vae_eager_memory_frac"
-        )
+    if op.strided:
+        name = "strided_memory_frac"
+        return machine.term(name), machine.term_provenance(name)
     key = "copy_frac" if op.is_copy else "memory_frac"
     if law is not None:
         return values_of(PARAMETERS, law)[key], law.provenance
@@ -56,7 +50,7 @@ def cost_pointwise(
     moved = as_float(op.eager_bytes if eager and op.eager_bytes is not None else op.bytes_moved)
     launches = op.eager_launches if eager and op.eager_launches is not None else op.launches
     law = machine.laws.get("pointwise")
-    frac, provenance = _fraction(op, machine, law, eager)
+    frac, provenance = _fraction(op, machine, law)
     floor_s = values_of(PARAMETERS, law)["kernel_floor_s"]
     slow = machine.sustained("pointwise") if sustained else 1.0
     bandwidth = machine.rates.memory_bytes_per_s * frac * slow

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.cost.machine import Machine
-from perfmodel.ops import Floats, Ints, Op
+from perfmodel.ops import Floats, Ints, Op, Pointwise
 from perfmodel.pipeline.lines import (
     DEVICE_KINDS,
     Column,
@@ -58,7 +58,7 @@ def vae_stage(kind: VaeKind, maps: vae.Maps, index: NDArray[np.intp], machine: M
     The rank with the most work decides: ``max(kernels, launches x host time)`` over its pieces.
     """
     dealt = vae.deal_maps(maps)
-    ops = kind.ops(dealt.shapes[:, 0], dealt.shapes[:, 1], dealt.shapes[:, 2])
+    ops = [_strided(op, kind) for op in kind.ops(*dealt.shapes.T)]
     size = len(dealt.shapes)
     pieces = [cost_line(op, kind.stage, size, machine, compiled=kind.fused) for op in ops]
     host_each_s = machine.term(kind.launch_term)
@@ -72,6 +72,13 @@ def vae_stage(kind: VaeKind, maps: vae.Maps, index: NDArray[np.intp], machine: M
     lines += [_at_least_host(line, machine.term("launch_eager_s")) for line in around]
     kept = [_repeated(line, kind.outputs) for line in lines if np.any(line.total_s > 0)]
     return Stage(kind.stage, tuple(kept), index, len(maps))
+
+
+def _strided(op: Op, kind: VaeKind) -> Op:
+    """Eager channels-first kernels stride through memory; so do conversions of the layout."""
+    if isinstance(op, Pointwise) and (not kind.fused or "layout conversion" in op.name):
+        return replace(op, strided=True)
+    return op
 
 
 def _launches(lines: list[Line]) -> Column:
