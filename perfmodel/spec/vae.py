@@ -58,7 +58,7 @@ class VaeSpec(Frozen):
         tile_px, tile_stride_px: default tile and stride of a tiled run, in pixels, for decode and
             for vLLM-Omni's distributed encode; diffusers applies the numbers to the folded map
             when it encodes, so its encode tiles are `pixel_patch` times as wide.
-        tile_frames, tile_stride_frames: a longer clip runs in overlapping temporal tiles (0: never).
+        tile_frames, tile_stride_frames: longer clips run in overlapping temporal tiles (0: never).
         bits: bits of a weight and of an activation as engines load it.
     """
 

@@ -15,6 +15,9 @@ from perfmodel.stages.base import Component, Traits
 
 KINDS = {
     "wan": "perfmodel.stages.vae_wan",
+    "qwen_image": "perfmodel.stages.vae_qwen_image",
+    "kl2d": "perfmodel.stages.vae_kl",
+    "flux2": "perfmodel.stages.vae_kl",
 }
 
 

@@ -68,6 +68,12 @@ class Map:
         """Elements with one row and column of zeros on each side and `frames` frames."""
         return elements(self.channels, frames, self.height + 2, self.width + 2)
 
+    def grown(self, frames: int, sides: int) -> Floats:
+        """Elements with more frames, and with as many more rows and columns."""
+        return elements(
+            self.channels, self.frames + frames, self.height + sides, self.width + sides
+        )
+
     def scaled(self, function: Callable[[Ints], Ints]) -> Map:
         """The same channels on the next level: rows and columns mapped by `function`."""
         height, width = function(self.height), function(self.width)
