@@ -17,8 +17,8 @@ class Encoder:
     Attributes:
         title: name in reports.
         kind: ``t5`` (gated blocks without bias, relative positions), ``decoder`` (causal language
-            model with grouped heads and rotary positions), ``clip`` (causal text tower) or
-            ``vision`` (patches of one image).
+            model with grouped heads and rotary positions), ``clip`` (causal text tower), ``bert``
+            (two-way text tower) or ``vision`` (patches of one image).
         layers, hidden, ffn, heads, head_dim: dimensions of a block.
         kv_heads: heads of k and v (0: as `heads`).
         tokens: sequence length that engines pad to (images: patches and the class token).
@@ -27,6 +27,8 @@ class Encoder:
         shared_positions: one table of relative positions for all layers (T5; UMT5 has one each).
         qkv_bias: q, k and v of a decoder have biases.
         qk_norm: q and k of a decoder are normed per head.
+        norms: RMS norms of a gated block (Gemma has two more behind its branches).
+        plain_ffn: a T5 block with one projection in and no gate (T5 before v1.1).
         class_token: an image encoder adds a class token and a norm before the blocks.
         quick_gelu: activation of a CLIP text tower.
         projection: a CLIP text tower ends in a projection of the pooled token.
@@ -35,7 +37,7 @@ class Encoder:
     """
 
     title: str
-    kind: Literal["t5", "decoder", "clip", "vision"]
+    kind: Literal["t5", "decoder", "clip", "bert", "vision"]
     layers: int
     hidden: int
     ffn: int
@@ -49,6 +51,8 @@ class Encoder:
     shared_positions: bool = False
     qkv_bias: bool = False
     qk_norm: bool = False
+    norms: int = 2
+    plain_ffn: bool = False
     class_token: bool = False
     quick_gelu: bool = False
     projection: bool = False
@@ -64,6 +68,11 @@ class Encoder:
     def is_gated(self) -> bool:
         """Whether the feed-forward network has a gate: two projections in, no biases."""
         return self.kind in ("t5", "decoder")
+
+    @property
+    def ffn_inputs(self) -> int:
+        """Projections into the feed-forward network: gate and value, or one."""
+        return 2 if self.is_gated and not self.plain_ffn else 1
 
     @property
     def width(self) -> int:
@@ -118,6 +127,47 @@ ENCODERS = {
         vocabulary=1510,
         shared_positions=True,
         prefix="glyph encoder ",
+    ),
+    # Encoders of T5 (https://huggingface.co/google-t5/t5-11b) and of mT5
+    # (https://huggingface.co/Tencent-Hunyuan/HunyuanDiT-v1.2-Diffusers text_encoder_2)
+    "t5-11b": Encoder(
+        title="T5-11B encoder",
+        kind="t5",
+        layers=24,
+        hidden=1024,
+        ffn=65_536,
+        heads=128,
+        head_dim=128,
+        tokens=512,
+        vocabulary=32_128,
+        shared_positions=True,
+        plain_ffn=True,
+    ),
+    "mt5-xl": Encoder(
+        title="mT5-XL encoder",
+        kind="t5",
+        layers=24,
+        hidden=2048,
+        ffn=5120,
+        heads=32,
+        head_dim=64,
+        tokens=256,
+        vocabulary=250_112,
+        shared_positions=True,
+        prefix="mT5 ",
+    ),
+    # BertModel without the pooled head's use
+    "bert-large-zh": Encoder(
+        title="BERT-large text encoder (Chinese and English)",
+        kind="bert",
+        layers=24,
+        hidden=1024,
+        ffn=4096,
+        heads=16,
+        head_dim=64,
+        tokens=77,
+        vocabulary=47_020,
+        prefix="BERT ",
     ),
     # CLIPTextModel, CLIPTextModelWithProjection
     "clip-l": Encoder(
@@ -209,6 +259,34 @@ ENCODERS = {
         head_dim=128,
         tokens=512,
         vocabulary=131_072,
+    ),
+    # Gemma3TextModel, Gemma2Model
+    "gemma3-12b": Encoder(
+        title="Gemma-3-12B text model",
+        kind="decoder",
+        layers=48,
+        hidden=3840,
+        ffn=15_360,
+        heads=16,
+        kv_heads=8,
+        head_dim=256,
+        tokens=1024,
+        vocabulary=262_208,
+        qk_norm=True,
+        norms=4,
+    ),
+    "gemma2-2b": Encoder(
+        title="Gemma-2-2B text model",
+        kind="decoder",
+        layers=26,
+        hidden=2304,
+        ffn=9216,
+        heads=8,
+        kv_heads=4,
+        head_dim=256,
+        tokens=300,
+        vocabulary=256_000,
+        norms=4,
     ),
     # CLIPVisionModel, SiglipVisionModel
     "clip-vit-h14": Encoder(

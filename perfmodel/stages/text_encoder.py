@@ -30,6 +30,7 @@ ROPE_BYTES, ROPE_LAUNCHES = 20.0, 5
 # bucket arithmetic that all heads share (int64 and fp32 maps, some twenty kernels).
 T5_BIAS_BYTES, T5_BUCKET_BYTES, T5_BIAS_LAUNCHES = 6.0, 150.0, 24
 T5_BUCKETS = 32
+BERT_POSITIONS = 512
 RGB = 3
 
 
@@ -44,6 +45,10 @@ def params(encoder: Encoder) -> int:
         return total + encoder.hidden
     positions = encoder.tokens * encoder.hidden
     last_norm = 2 * encoder.hidden
+    if encoder.kind == "bert":
+        # Positions up to 512, a table of two segments, a norm, the pooled token's projection.
+        square = encoder.hidden * encoder.hidden + encoder.hidden
+        return total + (BERT_POSITIONS + 2) * encoder.hidden + 2 * encoder.hidden + square
     if encoder.kind == "clip":
         head = encoder.hidden**2 if encoder.projection else 0
         return total + positions + last_norm + head
@@ -55,8 +60,8 @@ def _block_params(encoder: Encoder) -> int:
     attention = 2 * hidden * width + 2 * hidden * kv_width
     if encoder.is_gated:
         biases = width + 2 * kv_width if encoder.qkv_bias else 0
-        norms = 2 * hidden + (2 * encoder.head_dim if encoder.qk_norm else 0)
-        return attention + biases + 3 * hidden * encoder.ffn + norms
+        norms = encoder.norms * hidden + (2 * encoder.head_dim if encoder.qk_norm else 0)
+        return attention + biases + (encoder.ffn_inputs + 1) * hidden * encoder.ffn + norms
     biases = width + 2 * kv_width + hidden + encoder.ffn + hidden
     return attention + 2 * hidden * encoder.ffn + biases + 4 * hidden
 
@@ -112,7 +117,7 @@ def encode(name: str, runs: Ints, tokens: Ints | None = None) -> tuple[Op, ...]:
         head_dim=encoder.head_dim,
         role=Role.MAP,
         causal=encoder.kind in ("decoder", "clip"),
-        masked=encoder.kind == "t5",
+        masked=encoder.kind in ("t5", "bert"),
     )
     return (
         *_entry(encoder, length, runs),
@@ -124,7 +129,7 @@ def encode(name: str, runs: Ints, tokens: Ints | None = None) -> tuple[Op, ...]:
             f"{start}feed-forward in",
             rows,
             (encoder.ffn, hidden),
-            count=count * (2 if encoder.is_gated else 1),
+            count=count * encoder.ffn_inputs,
         ),
         linear(f"{start}feed-forward out", rows, (hidden, encoder.ffn), count=count),
         *_pointwise(encoder, length, count),
@@ -180,7 +185,7 @@ def _pointwise(encoder: Encoder, length: Ints, count: Ints) -> tuple[Op, ...]:
     if not encoder.is_gated:
         norm = _moved(f"{start}norm", 2 * count, hidden * LAYER_NORM_BYTES, 1)
         return (norm, *shared)
-    norm = _moved(f"{start}norm", 2 * count, hidden * RMS_BYTES, RMS_LAUNCHES)
+    norm = _moved(f"{start}norm", encoder.norms * count, hidden * RMS_BYTES, RMS_LAUNCHES)
     return (norm, *_positions(encoder, length, count), *shared)
 
 
@@ -190,8 +195,11 @@ def _activation(encoder: Encoder, length: Ints, count: Ints) -> tuple[Op, ...]:
         "t5": (T5_GELU_BYTES, T5_GELU_LAUNCHES),
         "decoder": (GELU_BYTES + GATE_BYTES, 2),
         "clip": (GELU_BYTES, 1),
+        "bert": (GELU_BYTES, 1),
         "vision": (GELU_BYTES, 1),
     }[encoder.kind]
+    if encoder.plain_ffn:
+        each, launches = GELU_BYTES, 1
     if encoder.quick_gelu:
         each, launches = QUICK_GELU_BYTES, QUICK_GELU_LAUNCHES
     return (_moved(f"{encoder.start}activation", count, wide * each, launches),)
