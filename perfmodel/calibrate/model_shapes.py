@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from perfmodel.calibrate.cases import Case
 from perfmodel.calibrate.presets import media_case
 from perfmodel.calibrate.shapes import for_ops
-from perfmodel.ops import Media, Op
+from perfmodel.ops import Ints, Media, Op
 from perfmodel.pipeline.evaluate import Job
 from perfmodel.placement import vae
 from perfmodel.placement.denoise import place_denoise
+from perfmodel.placement.precision import widened
 from perfmodel.placement.tiles import Tiling
 from perfmodel.spec.parallel import Layouts
 from perfmodel.stages import host
-
-Column = NDArray[np.int64]
 
 _PIXEL_BYTES = host.CHANNELS * vae.VAE_BYTES
 
@@ -38,10 +36,11 @@ def model_cases(job: Job, layouts: Layouts) -> list[Case]:
 def operators(job: Job, layouts: Layouts) -> list[Op]:
     """Per-rank operators of all stages; dimensions are columns over `layouts` or over tiles."""
     behaviour, shape = job.behaviour, job.shape
-    work = job.family.denoise(job.model, shape, behaviour.traits)
+    traits = behaviour.traits
+    work = job.family.denoise(job.model, shape, traits)
     placed = place_denoise(work, shape, layouts, behaviour, behaviour.options)
-    ops = [*job.family.text_encode(job.model, shape, behaviour.traits), *placed.ops]
-    ops += _decode(job, layouts)
+    ops = [*widened(job.family.text_encode(job.model, shape, traits), traits.text_bits)]
+    ops += [*placed.ops, *_decode(job, layouts)]
     if np.any(np.asarray(shape.condition_frames) > 0):
         ops += _encode(job, layouts)
     return [*ops, *host.transfer(shape), *host.encode_output(shape)]
@@ -52,56 +51,49 @@ def _decode(job: Job, layouts: Layouts) -> list[Op]:
     spec, shape, behaviour = job.model.vae, job.shape, job.behaviour
     ratio = spec.spatial_ratio
     tiling = Tiling(behaviour.vae_tile_px // ratio, behaviour.vae_tile_stride_px // ratio)
-    sizes = (int(shape.latent_frames), int(shape.latent_height), int(shape.latent_width))
-    cases = _map_cases(job, layouts, sizes, tiling)
-    frames, heights, widths = _tiles(cases)
-    ops = list(job.family.vae_decode(job.model, frames, heights, widths, behaviour.traits))
-    pixel_frames = 1 + (sizes[0] - 1) * spec.temporal_ratio
-    for case in cases:
-        dealing = case.dealing()
-        area = int(dealing.heights.max()) * int(dealing.widths.max()) * ratio * ratio
-        ops += vae.gather(case, dealing, float(pixel_frames * area) * _PIXEL_BYTES)
-    return ops
+    columns = (shape.latent_frames, shape.latent_height, shape.latent_width)
+    maps = _maps(job, layouts, columns, tiling)
+    dealt = vae.deal_maps(maps)
+    ops = job.family.vae_decode(job.model, *_pieces(dealt), behaviour.traits)
+    pixel_frames = 1 + (maps.frames - 1) * spec.temporal_ratio
+    area = dealt.largest[:, 0] * dealt.largest[:, 1] * ratio**2
+    messages = vae.gather(maps, dealt, pixel_frames * area * _PIXEL_BYTES)
+    return [*widened(ops, behaviour.traits.vae_bits), *messages]
 
 
 def _encode(job: Job, layouts: Layouts) -> list[Op]:
     """The encoder on every distinct tile of the condition frames."""
     shape, behaviour = job.shape, job.behaviour
     tiling = Tiling(behaviour.vae_tile_px, behaviour.vae_tile_stride_px)
-    sizes = (int(shape.condition_frames), int(shape.height), int(shape.width))
-    frames, heights, widths = _tiles(_map_cases(job, layouts, sizes, tiling))
-    return list(job.family.vae_encode(job.model, frames, heights, widths, behaviour.traits))
+    columns = (shape.condition_frames, shape.height, shape.width)
+    dealt = vae.deal_maps(_maps(job, layouts, columns, tiling))
+    ops = job.family.vae_encode(job.model, *_pieces(dealt), behaviour.traits)
+    return list(widened(ops, behaviour.traits.vae_encode_bits))
 
 
-def _map_cases(
-    job: Job, layouts: Layouts, sizes: tuple[int, int, int], tiling: Tiling
-) -> list[vae.MapCase]:
+def _pieces(dealt: vae.Dealt) -> tuple[vae.Ints64, vae.Ints64, vae.Ints64]:
+    """Frames, heights and widths of the distinct pieces."""
+    return dealt.shapes[:, 0], dealt.shapes[:, 1], dealt.shapes[:, 2]
+
+
+def _maps(job: Job, layouts: Layouts, columns: tuple[Ints, Ints, Ints], tiling: Tiling) -> vae.Maps:
     """Distinct divisions of one map."""
-    tiled = (layouts.vae_patch > 1) | (layouts.vae_tiling > 0) | job.behaviour.vae_tiling_default
-    columns = (layouts.vae_patch, tiled, layouts.world_size // layouts.dp, layouts.dp)
-    rows = np.unique(np.stack([np.asarray(c, np.int64) for c in columns], axis=1), axis=0)
-    frames, height, width = sizes
-    return [
-        vae.MapCase(
-            frames=frames,
-            height=height,
-            width=width,
-            ranks=patch,
-            world=world,
-            replicas=replicas,
-            tiling=tiling if is_tiled else None,
-        )
-        for patch, is_tiled, world, replicas in rows.tolist()
-    ]
-
-
-def _tiles(cases: list[vae.MapCase]) -> tuple[Column, Column, Column]:
-    """Frames, heights and widths of all distinct tiles of `cases`."""
-    kinds = {
-        (case.frames, int(height), int(width))
-        for case in cases
-        for dealing in (case.dealing(),)
-        for height, width in zip(dealing.heights, dealing.widths, strict=True)
-    }
-    table = np.array(sorted(kinds), np.int64)
-    return table[:, 0], table[:, 1], table[:, 2]
+    divided = layouts.vae_patch > 1
+    tiled = divided | (layouts.vae_tiling > 0) | job.behaviour.vae_tiling_default
+    world = np.where(divided, layouts.world_size // layouts.dp, 1)
+    replicas = np.where(divided, layouts.dp, 1)
+    wide = (*columns, layouts.vae_patch, tiled, world, replicas)
+    table = np.stack(
+        [np.broadcast_to(np.asarray(c, np.int64), (len(layouts),)) for c in wide], axis=1
+    )
+    frames, height, width, ranks, is_tiled, size, copies = np.unique(table, axis=0).T
+    return vae.Maps(
+        frames=frames,
+        height=height,
+        width=width,
+        ranks=ranks,
+        world=size,
+        replicas=copies,
+        tiled=is_tiled > 0,
+        tiling=tiling,
+    )

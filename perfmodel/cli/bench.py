@@ -81,6 +81,8 @@ def command(
     except KeyboardInterrupt:
         say(f"interrupted: the records so far are in {out}; go on with --resume")
         raise
+    if report.rank > 0:
+        return
     warn(report.warnings)
     put(json.dumps(_document(report), indent=1) + "\n" if as_json else _text(report))
     if report.records == 0:

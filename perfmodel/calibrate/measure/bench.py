@@ -75,6 +75,7 @@ class BenchReport:
         warnings: e.g. a busy machine.
         device_file: description of the device that was written, if any.
         device_id: catalogue id of the device (or that of the file written).
+        rank: of this process under torchrun; only rank 0 has something to say.
     """
 
     device: str
@@ -85,6 +86,7 @@ class BenchReport:
     warnings: list[Problem] = field(default_factory=list)
     device_file: Path | None = None
     device_id: str | None = None
+    rank: int = 0
 
     @property
     def records(self) -> int:
@@ -270,7 +272,8 @@ def _run_joined(
 
     collectives.measure_all(cases, device, world, store, budget_s, tick)
     dist.destroy_process_group()
-    report = BenchReport(device.name, device.software, request.out)
+    report = BenchReport(device.name, device.software, request.out, rank=world.rank)
+    report.device_id = card.catalogue_id(device)
     report.add("collective", tally)
     return report
 

@@ -24,6 +24,10 @@ from perfmodel.calibrate.measure.timing import Timing, summary
 BACKENDS = {"cuda": "nccl", "npu": "hccl", "cpu": "gloo"}
 TIMEOUT = timedelta(minutes=10)
 
+# newer torch has new names for the same operations and warns about the old ones
+_ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 _MIN_SAMPLE_S = 1e-3
 _MAX_CALLS = 50
 _REPEATS = (5, 100)
@@ -238,9 +242,9 @@ def build(case: CollectiveCase, device: Device, group: dist.ProcessGroup, place:
     shard = device.random(case.elements // case.num_ranks, dtype=dtype)
     options: dict[str, Callable[[], object]] = {
         "all_reduce": lambda: dist.all_reduce(full, group=group),
-        "all_gather": lambda: dist.all_gather_into_tensor(full, shard, group=group),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(shard, full, group=group),
-        "broadcast": lambda: dist.broadcast(full, group=group, group_src=0),
+        "all_gather": lambda: _ALL_GATHER(full, shard, group=group),
+        "reduce_scatter": lambda: _REDUCE_SCATTER(shard, full, group=group),
+        "broadcast": lambda: dist.broadcast(full, dist.get_global_rank(group, 0), group=group),
     }
     if case.collective in ("all_to_all", "p2p"):
         other = torch.empty_like(full)
@@ -259,9 +263,11 @@ def _ring_step(
     ranks: int,
 ) -> None:
     """Send to the next rank and receive from the previous one (a step of ring attention)."""
+    after = dist.get_global_rank(group, (place + 1) % ranks)
+    before = dist.get_global_rank(group, (place - 1) % ranks)
     peers = [
-        dist.P2POp(dist.isend, sent, group=group, group_peer=(place + 1) % ranks),
-        dist.P2POp(dist.irecv, received, group=group, group_peer=(place - 1) % ranks),
+        dist.P2POp(dist.isend, sent, after, group=group),
+        dist.P2POp(dist.irecv, received, before, group=group),
     ]
     for work in dist.batch_isend_irecv(peers):
         work.wait()

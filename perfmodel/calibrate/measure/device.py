@@ -92,10 +92,12 @@ class Device:
         return bool(self.runtime.get_device_capability(self.torch_device) >= (8, 9))
 
     def free_bytes(self) -> int:
-        """Memory that can still be allocated on the device."""
+        """Memory that can still be allocated: free on the device, and unused in torch's cache."""
         if self.is_cpu:
             return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return int(self.runtime.mem_get_info(self.torch_device)[0])
+        held = self.runtime.memory_reserved(self.torch_device)
+        used = self.runtime.memory_allocated(self.torch_device)
+        return int(self.runtime.mem_get_info(self.torch_device)[0]) + int(held) - int(used)
 
     def synchronize(self) -> None:
         """Wait for everything that was issued."""
@@ -120,8 +122,10 @@ class Device:
     def random(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
         """Normal random data: zeros draw less power and run faster than real data."""
         count = math.prod(shape)
-        pool = self._pool.to(dtype)
-        return pool.repeat(-(-count // len(pool)))[:count].view(shape)
+        pool = self._pool
+        if count <= len(pool):
+            return pool[:count].to(dtype, copy=True).view(shape)
+        return pool.to(dtype).repeat(-(-count // len(pool)))[:count].view(shape)
 
     @cached_property
     def _pool(self) -> torch.Tensor:

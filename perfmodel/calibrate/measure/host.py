@@ -93,15 +93,15 @@ def _capture(call: Call, device: Device) -> torch.cuda.CUDAGraph:
     Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
     """
     runtime = device.runtime
+    maker = getattr(runtime, "CUDAGraph", None) or getattr(runtime, "NPUGraph", None)
+    if maker is None or not hasattr(runtime, "graph"):
+        raise Unsupported(f"torch.{device.kind} has no graphs in this version")
     side = runtime.Stream()
     side.wait_stream(runtime.current_stream())
     with runtime.stream(side), torch.inference_mode():
         for _ in range(3):
             call()
     runtime.current_stream().wait_stream(side)
-    maker = getattr(runtime, "CUDAGraph", None) or getattr(runtime, "NPUGraph", None)
-    if maker is None:
-        raise Unsupported(f"torch.{device.kind} has no graphs in this version")
     graph: torch.cuda.CUDAGraph = maker()
     with torch.inference_mode(), runtime.graph(graph):
         call()

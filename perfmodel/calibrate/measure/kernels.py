@@ -144,11 +144,10 @@ def _sdpa(
 ) -> torch.Tensor:
     """SDPA of ``[batch, heads, tokens, head_dim]`` views by one backend alone."""
     query, key, value = tensors
+    options = {"enable_gqa": True} if grouped else {}
     backend = _SDPA.get(kernel)
     with sdpa_kernel(backend) if backend is not None else contextlib.nullcontext():
-        return F.scaled_dot_product_attention(
-            query, key, value, is_causal=causal, enable_gqa=grouped
-        )
+        return F.scaled_dot_product_attention(query, key, value, is_causal=causal, **options)
 
 
 @build.register

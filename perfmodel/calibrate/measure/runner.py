@@ -12,6 +12,9 @@ from perfmodel.calibrate.measure.store import RecordStore
 from perfmodel.calibrate.measure.timing import Timing, time_calls
 from perfmodel.errors import MissingData, Problem
 
+FAILURES = (Unsupported, RuntimeError, ValueError, MemoryError, ImportError, OSError)
+"""How torch and its libraries say that a shape does not run; anything else is a bug of ours."""
+
 _MEMORY_FRAC = 0.8
 
 Tick = Callable[[Case, str], None]
@@ -89,9 +92,8 @@ class Runner:
         if reason is None:
             try:
                 timing = self._measure(case)
-            except Exception as error:  # torch reports by every kind; each is written down below
+            except FAILURES as error:
                 reason = _reason(error)
-                del error
         if reason is not None:
             self.store.skip(case, reason)
             tally.count_skip(reason)
