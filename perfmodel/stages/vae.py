@@ -18,6 +18,8 @@ KINDS = {
     "qwen_image": "perfmodel.stages.vae_qwen_image",
     "kl2d": "perfmodel.stages.vae_kl",
     "flux2": "perfmodel.stages.vae_kl",
+    "hunyuanvideo": "perfmodel.stages.vae_hunyuan",
+    "hunyuanvideo15": "perfmodel.stages.vae_hunyuan",
 }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from perfmodel.ops import Floats, Ints
 from perfmodel.spec.vae import VaeSpec
-from perfmodel.stages.layers import BF16_BYTES, FP32_BYTES, READ_WRITE
+from perfmodel.stages.layers import BF16_BYTES, READ_WRITE
 from perfmodel.stages.vae_record import ADD_BYTES, Map, Recorder
 
 RGB = 3
@@ -47,9 +47,7 @@ class Net(Recorder):
     def around_conv(
         self, kept: Floats, source: Floats, out: Floats, padded: Floats | None = None
     ) -> None:
-        """Alive in a convolution: what is kept, its input (and padded copy), its output, and the
-        converted copies of both.
-        """
+        """Alive in a convolution: what is kept, input, output, and converted copies of both."""
         read = source if padded is None else padded
         assembled = 0.0 if padded is None else padded
         self.alive((kept + source + assembled + out + read + out) * BF16_BYTES)
@@ -178,9 +176,3 @@ def encoder(net: Net, vae: VaeSpec, pixels: Map, halves_time: tuple[bool, ...]) 
 def clip_map(channels: int, frames: Ints, height: Ints, width: Ints) -> Map:
     """A map whose frames vary with the request."""
     return Map(channels, frames, height, width, clip=True)
-
-
-MASK_BYTES = FP32_BYTES + 1 + FP32_BYTES + BF16_BYTES + 1
-"""An attention mask of the clip, per pair: compare writes 1, select reads it and writes fp32,
-conversion reads that and writes bf16."""
-MASK_ALIVE_BYTES = FP32_BYTES + BF16_BYTES
