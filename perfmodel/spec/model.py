@@ -61,6 +61,13 @@ class TransformerSpec(Frozen):
         glyph_width: width of the states of a second text encoder, for drawn text (0: none).
         qk_norm: q and k are normed per head.
         guidance_embedded: the scale is an input of the network, so one branch runs.
+        modulation_width: inner width of the projections to shift, scale and gate (0: as hidden).
+        text_stream_width: width of the text states inside the blocks where it is not `hidden`.
+        cross_heads, cross_head_dim: heads of the attention to text where they differ (0: the same).
+        audio_hidden, audio_head_dim: a second stream of `heads` heads for sound (0: none).
+        size_conditions: size and aspect ratio of the image are embedded beside the timestep.
+        raw_text_width: width of the encoder's states that a product reduces to `text_width` in
+            every forward (0: they enter as they are).
     """
 
     hidden: Positive
@@ -90,6 +97,14 @@ class TransformerSpec(Frozen):
     glyph_width: Annotated[int, Field(ge=0)] = 0
     qk_norm: bool = True
     guidance_embedded: bool = False
+    modulation_width: Annotated[int, Field(ge=0)] = 0
+    text_stream_width: Annotated[int, Field(ge=0)] = 0
+    cross_heads: Annotated[int, Field(ge=0)] = 0
+    cross_head_dim: Annotated[int, Field(ge=0)] = 0
+    audio_hidden: Annotated[int, Field(ge=0)] = 0
+    audio_head_dim: Annotated[int, Field(ge=0)] = 0
+    size_conditions: bool = False
+    raw_text_width: Annotated[int, Field(ge=0)] = 0
 
     @property
     def q_width(self) -> int:
@@ -125,7 +140,9 @@ class ModelSpec(Frozen):
         sound_decoder: loads and runs the sound tokenizer when sound is asked for.
         experts: full transformers that are all resident; one runs at a step.
         expert_boundary: fraction of the 1000 training timesteps where the experts change.
-        frame_rounding: ``up`` to the next 4k+1, or ``floor`` to ``F // 4 * 4 + 1``.
+        frame_rounding: ``up`` to the next 4k+1, ``floor`` to ``F // 4 * 4 + 1``, or ``down`` to the
+            last 4k+1 (4: the VAE's temporal ratio).
+        guidance_branches: forwards of a guided step (LTX-2: four passes).
         size_multiple: width and height are floored to a multiple of it.
         size_strict: tasks that refuse other sizes instead of flooring them.
         published_params: what the publisher states, as text.
@@ -144,7 +161,8 @@ class ModelSpec(Frozen):
     sound_decoder: bool = False
     experts: Annotated[int, Field(ge=1, le=2)] = 1
     expert_boundary: Annotated[float, Field(gt=0, lt=1)] | None = None
-    frame_rounding: Literal["up", "floor"]
+    frame_rounding: Literal["up", "floor", "down"]
+    guidance_branches: Annotated[int, Field(ge=1, le=8)] = 2
     size_multiple: Positive = 16
     size_strict: tuple[str, ...] = ()
     published_params: str | None = None

@@ -115,7 +115,7 @@ def choose_task(model: ModelSpec, workload: Workload) -> str:
 
 
 def round_frames(request: Request, rule: str, stride: int) -> tuple[int, tuple[Problem, ...]]:
-    """Frames that run: ``up`` to the next ``stride*k + 1``, or ``F // stride * stride + 1``."""
+    """Frames that run: see `rounded_frames`."""
     frames = request.frames
     ran = int(rounded_frames(frames, rule, stride))
     if ran == frames:
@@ -125,9 +125,11 @@ def round_frames(request: Request, rule: str, stride: int) -> tuple[int, tuple[P
 
 
 def rounded_frames(frames: Ints, rule: str, stride: int) -> Ints:
-    """The rule of `round_frames` for ints or int64 columns."""
+    """``up`` or ``down`` to ``stride*k + 1``, or ``floor``: ``F // stride * stride + 1``."""
     if rule == "up":
         return ceil_div(frames - 1, stride) * stride + 1
+    if rule == "down":
+        return (frames - 1) // stride * stride + 1
     return frames // stride * stride + 1
 
 
