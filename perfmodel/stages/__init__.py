@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 FAMILIES = {
     "cosmos3": "perfmodel.stages.cosmos3",
     "wan": "perfmodel.stages.wan",
+    "flux": "perfmodel.stages.flux",
 }
 
 

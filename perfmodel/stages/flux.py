@@ -1,0 +1,99 @@
+"""FLUX.1: two-stream then single-stream blocks over packed latents; one forward a step.
+
+The guidance scale of FLUX.1-dev is an input of the network; schnell has none and runs four steps.
+Text is T5 padded to 512 tokens, and a pooled CLIP vector that joins the timestep.
+Sources: diffusers 0.42.1 ``transformer_flux.py`` (https://pypi.org/project/diffusers/0.42.1/),
+vLLM-Omni 0.30.0 ``diffusion/models/flux`` (https://pypi.org/project/vllm-omni/0.30.0/).
+"""
+
+from __future__ import annotations
+
+from perfmodel.ops import Ints, Op
+from perfmodel.shapes import Shape
+from perfmodel.spec.model import ModelSpec
+from perfmodel.spec.workload import Workload
+from perfmodel.stages import joint_model, joint_single
+from perfmodel.stages.base import Component, DenoiseWork, Traits
+from perfmodel.stages.joint import ONE, Sizes, Style, join_copies, sizes_of, two_stream
+from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
+from perfmodel.stages.layers import scheduler_step
+
+__all__ = [
+    "components",
+    "denoise",
+    "shape",
+    "shape_columns",
+    "sound_decode",
+    "text_encode",
+    "vae_decode",
+    "vae_encode",
+]
+
+TEXT_ENCODER = "t5-xxl"
+# The norm of this class also casts its weighted result: 6 more bytes.
+RMS_BYTES = 40.0
+
+
+def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
+    """Defaults, sizes in whole tokens of 16 pixels, forwards."""
+    return joint_model.base_shape(model, workload, traits)
+
+
+def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
+    """`base` at other sizes."""
+    return joint_model.grid(model, base, width, height, frames)
+
+
+def _transformer(model: ModelSpec) -> Component:
+    spec = model.transformer
+    norms = spec.head_dim * (4 * spec.layers + 2 * spec.single_layers)
+    ops = _forward(model, ONE, Traits())
+    return joint_model.weights(model, ops, bias=lambda op: True, in_blocks=norms)
+
+
+def components(model: ModelSpec) -> tuple[Component, ...]:
+    """CLIP, T5, transformer and VAE."""
+    return joint_model.components(model, _transformer(model))
+
+
+def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
+    """CLIP and T5 once a guidance branch."""
+    return joint_model.text_encode(model, shape.branches, {TEXT_ENCODER: shape.text_tokens})
+
+
+def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
+    """One transformer a forward, scheduler and guidance a step."""
+    spec, whole = model.transformer, _transformer(model)
+    latent = joint_model.latent_elements(model, shape)
+    gather = traits.single_stream_tensor == "gather"
+    return DenoiseWork(
+        per_forward=_forward(model, sizes_of(shape), traits),
+        per_step=scheduler_step(shape.batch * latent, guided=shape.branches > 1),
+        blocks=whole.blocks,
+        block_params=whole.block_params // whole.blocks,
+        width_gathers=joint_single.gathers(spec, merged=False) if gather else (),
+        hidden=spec.hidden,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        exit_width=spec.patch_width_out,
+        velocity_elements=latent,
+    )
+
+
+def _forward(model: ModelSpec, sizes: Sizes, traits: Traits) -> tuple[Op, ...]:
+    spec = model.transformer
+    style = Style(rms_bytes=RMS_BYTES, fused_qkv=traits.fused_qkv)
+    gather = traits.single_stream_tensor == "gather"
+    return (
+        *joint_model.condition(model, sizes),
+        *joint_model.token_embedding(model, sizes),
+        joint_model.embedding(
+            "text embedding", sizes.text_rows, (spec.hidden, spec.text_width or spec.hidden)
+        ),
+        *two_stream(spec, sizes, style, spec.layers),
+        *join_copies(spec, sizes, spec.layers),
+        *joint_single.join_streams(spec, sizes, spec.single_layers),
+        *joint_single.blocks(spec, sizes, style, merged=False, gather=gather),
+        *joint_model.final_layer(model, sizes),
+    )

@@ -1,0 +1,309 @@
+"""What the families with joint attention share besides blocks: shapes, weights, encoders, ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from perfmodel.errors import BadInput, Problem
+from perfmodel.ops import Conv, Gemm, Ints, Op, Pointwise, Rows, Split
+from perfmodel.shapes import Shape, causal_latent_frames
+from perfmodel.spec.model import ModelSpec
+from perfmodel.spec.workload import Workload
+from perfmodel.stages import text_encoder, vae
+from perfmodel.stages.base import Component, Traits
+from perfmodel.stages.joint import MODULATED_NORM_BYTES, MODULATED_NORM_LAUNCHES, Sizes
+from perfmodel.stages.layers import READ_WRITE, elements, linear, rounding, traffic
+from perfmodel.stages.requests import Request, resolve, round_frames, round_size, rounded_frames
+from perfmodel.stages.schedule import forwards
+
+FINAL_MODULATION = 2
+PIXELS_PER_TOKEN = 16
+REFERENCE_MULTIPLE = 32
+
+
+def base_shape(
+    model: ModelSpec, workload: Workload, traits: Traits, *, padded_text: int | None = None
+) -> Shape:
+    """Defaults, rounding, latent grid and tokens of a request.
+
+    Args:
+        model: what runs.
+        workload: as asked.
+        traits: the engine's rule of rounding frames.
+        padded_text: text tokens that every prompt is padded to; None: as many as it has.
+
+    Raises:
+        BadInput: sound, or several frames of a model that makes images.
+    """
+    request = resolve(model, workload)
+    _refuse(model, workload, request)
+    rule = traits.frame_rounding or model.frame_rounding
+    frames, frame_notes = round_frames(request, rule, model.vae.temporal_ratio)
+    width, height, size_notes = round_size(request, model, model.size_multiple)
+    one_branch = model.transformer.guidance_embedded or request.guidance <= 1
+    branches = 1 if one_branch else 2
+    assumed = request.assumed
+    if padded_text is not None:
+        assumed = tuple(name for name in assumed if name != "text_tokens")
+    base = Shape(
+        task=request.task,
+        batch=workload.batch,
+        width=width,
+        height=height,
+        frames=frames,
+        fps=request.fps,
+        steps=request.steps,
+        guidance=request.guidance,
+        branches=branches,
+        forwards=forwards(
+            request.steps, branches, request.defaults.flow_shift, request.defaults.guidance_interval
+        ),
+        latent_frames=0,
+        latent_height=0,
+        latent_width=0,
+        video_tokens=0,
+        text_tokens=request.text_tokens if padded_text is None else padded_text,
+        condition_frames=_conditions(request, workload),
+        assumed=assumed,
+        notes=(
+            *request.notes,
+            *size_notes,
+            *frame_notes,
+            *_text_notes(workload, padded_text),
+        ),
+    )
+    return grid(model, base, width, height, frames)
+
+
+def grid(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
+    """`base` at other sizes: rounding, latent grid and tokens of the output (columns or ints)."""
+    spec, multiple = model.vae, model.size_multiple
+    frames = rounded_frames(frames, model.frame_rounding, spec.temporal_ratio)
+    width, height = width // multiple * multiple, height // multiple * multiple
+    latent_frames = causal_latent_frames(frames, spec.temporal_ratio)
+    latent_height, latent_width = height // spec.spatial_ratio, width // spec.spatial_ratio
+    _, rows, columns = model.transformer.patch
+    return replace(
+        base,
+        width=width,
+        height=height,
+        frames=frames,
+        latent_frames=latent_frames,
+        latent_height=latent_height,
+        latent_width=latent_width,
+        video_tokens=latent_frames * (latent_height // rows) * (latent_width // columns),
+    )
+
+
+def reference_tokens(width: Ints, height: Ints, area_px: int, *, enlarge: bool) -> Ints:
+    """Tokens of one condition image of the output's form, scaled to about `area_px` pixels.
+
+    Args:
+        width: of the output.
+        height: of the output.
+        area_px: pixels that the engine scales a condition image to.
+        enlarge: smaller images are scaled up too.
+    """
+    scale = np.sqrt(area_px / (np.asarray(width, float) * height))
+    if not enlarge:
+        scale = np.minimum(scale, 1.0)
+    multiple = REFERENCE_MULTIPLE if enlarge else PIXELS_PER_TOKEN
+    sides = [np.rint(np.asarray(side) * scale / multiple) * multiple for side in (width, height)]
+    tokens = np.prod([side // PIXELS_PER_TOKEN for side in sides], axis=0).astype(np.int64)
+    return int(tokens) if np.ndim(tokens) == 0 else np.asarray(tokens, np.int64)
+
+
+def text_encode(model: ModelSpec, runs: Ints, lengths: dict[str, Ints]) -> tuple[Op, ...]:
+    """All text encoders of a model, `runs` times each.
+
+    Args:
+        model: what runs.
+        runs: prompts (guidance branches).
+        lengths: sequence lengths that differ from the encoder's own padded length.
+    """
+    found: list[Op] = []
+    for name in model.text_encoders:
+        found += text_encoder.encode(name, runs, lengths.get(name))
+    return tuple(found)
+
+
+def components(model: ModelSpec, transformer: Component) -> tuple[Component, ...]:
+    """Encoders, transformer and VAE."""
+    encoders = (text_encoder.component(n, i) for i, n in enumerate(model.text_encoders, 1))
+    return (*encoders, transformer, vae.component(model))
+
+
+def weights(
+    model: ModelSpec,
+    ops: Iterable[Op],
+    *,
+    bias: Callable[[Gemm], bool],
+    in_blocks: int,
+    elsewhere: int = 0,
+) -> Component:
+    """The transformer's parameters, read off the operators of one forward.
+
+    A product has ``n x k`` weights (and `n` biases) for each of its executions, a convolution
+    likewise; operators that run more than once belong to the repeated blocks.
+
+    Args:
+        model: what runs.
+        ops: a forward.
+        bias: whether a product has biases.
+        in_blocks: parameters of norms and tables inside blocks.
+        elsewhere: other parameters that no product shows.
+    """
+    total = block = split = quantizable = 0
+    for op in ops:
+        if isinstance(op, Conv):
+            total += op.out_channels * (op.in_channels * int(np.prod(op.kernel)) + 1)
+        if not isinstance(op, Gemm):
+            continue
+        matrix = int(np.max(op.n)) * int(np.max(op.k)) * int(np.max(op.count))
+        added = matrix + (int(np.max(op.n)) * int(np.max(op.count)) if bias(op) else 0)
+        total += added
+        block += added if np.max(op.count) > 1 or op.name.startswith("last ") else 0
+        split += matrix if op.split is not Split.NONE else 0
+        quantizable += matrix if op.quantizable else 0
+    return Component(
+        name="transformer",
+        kind="transformer",
+        params=total + in_blocks + elsewhere,
+        block_params=block + in_blocks,
+        blocks=model.transformer.layers + model.transformer.single_layers,
+        tp_params=split,
+        quantizable_params=quantizable,
+        when=("denoise",),
+    )
+
+
+def embedding(name: str, rows: tuple[Rows, Ints], width: tuple[Ints, Ints]) -> Gemm:
+    """A product outside the blocks, kept in 16 bits by quantised checkpoints."""
+    return linear(name, rows, width, quantizable=False)
+
+
+def condition(model: ModelSpec, sizes: Sizes) -> tuple[Op, ...]:
+    """Two products each for the timestep, the embedded guidance scale and the pooled text."""
+    spec, rows = model.transformer, sizes.vector_rows
+    square = (spec.hidden, spec.hidden)
+    inputs = [("time", spec.time_width)]
+    if spec.guidance_embedded:
+        inputs.append(("guidance", spec.time_width))
+    if spec.pooled_width:
+        inputs.append(("pooled text", spec.pooled_width))
+    return tuple(
+        product
+        for name, width in inputs
+        for product in (
+            embedding(f"{name} projection 1", rows, (spec.hidden, width)),
+            embedding(f"{name} projection 2", rows, square),
+        )
+    )
+
+
+def token_embedding(model: ModelSpec, sizes: Sizes) -> tuple[Op, ...]:
+    """Latent patches to tokens, as a product that every sequence rank runs in full."""
+    spec = model.transformer
+    full = (Rows.FULL, sizes.latent_rows[1])
+    return (embedding("latent embedding", full, (spec.hidden, spec.patch_width_in)),)
+
+
+def patch_convolution(model: ModelSpec, shape: Shape) -> tuple[Op, ...]:
+    """Latent patches to tokens, as a convolution that every sequence rank runs in full."""
+    spec = model.transformer
+    full = (Rows.FULL, shape.batch * shape.tokens)
+    return (
+        Conv(
+            name="patch embedding",
+            batch=shape.batch,
+            in_channels=spec.in_channels,
+            out_channels=spec.hidden,
+            kernel=spec.patch,
+            stride=spec.patch,
+            out_t=shape.latent_frames,
+            out_h=shape.latent_height // spec.patch[1],
+            out_w=shape.latent_width // spec.patch[2],
+        ),
+        traffic("token layout", full, (READ_WRITE * spec.hidden,) * 2, is_copy=True),
+    )
+
+
+def final_layer(model: ModelSpec, sizes: Sizes) -> tuple[Op, ...]:
+    """Modulated norm and projection of the rank's own tokens, gathered afterwards."""
+    spec, rows = model.transformer, sizes.latent_rows
+    hidden = spec.hidden
+    norm = traffic(
+        "final norm and modulation",
+        rows,
+        (READ_WRITE * hidden, MODULATED_NORM_BYTES * hidden),
+        eager_launches=MODULATED_NORM_LAUNCHES,
+    )
+    return (
+        embedding("final modulation", sizes.vector_rows, (FINAL_MODULATION * hidden, hidden)),
+        norm,
+        embedding("output projection", rows, (spec.patch_width_out, hidden)),
+    )
+
+
+def latent_elements(model: ModelSpec, shape: Shape) -> float | np.ndarray:
+    """Elements of the noise prediction of one output."""
+    spec = model.transformer
+    return elements(spec.out_channels, shape.latent_frames, shape.latent_height, shape.latent_width)
+
+
+def vae_encode(
+    model: ModelSpec, frames: Ints, height: Ints, width: Ints, traits: Traits
+) -> tuple[Op, ...]:
+    """Operators that encode one map of pixels."""
+    return vae.encode(model, frames, height, width, traits)
+
+
+def vae_decode(
+    model: ModelSpec, latent_frames: Ints, height: Ints, width: Ints, traits: Traits
+) -> tuple[Op, ...]:
+    """Operators that decode one latent map."""
+    return vae.decode(model, latent_frames, height, width, traits)
+
+
+def sound_decode(model: ModelSpec, shape: Shape) -> tuple[Op, ...]:
+    """Nothing: these models make no sound."""
+    return ()
+
+
+def vector_traffic(name: str, sizes: Sizes, width: int) -> Pointwise:
+    """A small activation on one vector an output."""
+    return traffic(name, sizes.vector_rows, (READ_WRITE * width,) * 2)
+
+
+def _conditions(request: Request, workload: Workload) -> int:
+    if request.defaults.condition == "none":
+        return 0
+    return workload.input_images or 1
+
+
+def _refuse(model: ModelSpec, workload: Workload, request: Request) -> None:
+    if workload.sound:
+        message = f"{model.slug} makes no sound; drop --sound or use --model cosmos3-nano"
+        raise BadInput(
+            Problem("sound", message, field="--sound", suggestions=("--model cosmos3-nano",))
+        )
+    if request.defaults.frames == 1 and request.frames > 1:
+        raise BadInput(
+            Problem(
+                "length",
+                f"{model.slug} makes images, not {request.frames} frames; drop --frames",
+                field="--frames",
+                value=str(request.frames),
+                suggestions=("--frames 1",),
+            )
+        )
+
+
+def _text_notes(workload: Workload, padded: int | None) -> tuple[Problem, ...]:
+    if padded is None or workload.text_tokens in (None, padded):
+        return ()
+    message = f"prompts are padded (or cut) to {padded} tokens, not {workload.text_tokens}"
+    return (rounding("text-padding", message, "--text-tokens"),)
