@@ -17,7 +17,9 @@ from perfmodel.cost.result import LATENCY, MEMORY, Costed, FloatArray, as_float,
 from perfmodel.ops import Pointwise
 
 PARAMETERS = (
-    Parameter("kernel_floor_s", 2.5e-6, 3e-7, 5e-5, "shortest kernel on the device", log=True),
+    Parameter(
+        "kernel_floor_s", 3.5e-6, 3e-7, 5e-5, "shortest kernel and the gap after it", log=True
+    ),
     Parameter("memory_frac", 0.8, 0.1, 1.0, "achieved over datasheet memory bandwidth"),
     Parameter("copy_frac", 0.8, 0.1, 1.0, "the same for copies and layout changes"),
 )

@@ -142,7 +142,8 @@ def _decode(job: Job, layouts: Layouts) -> Stage:
         stage="vae_decode",
         ops=partial(_map_ops, job.family.vae_decode, job, behaviour.traits.vae_bits),
         piece_bytes=piece_bytes,
-        overlap=behaviour.vae_tile_px - behaviour.vae_tile_stride_px,
+        # Tiles are blended before their folded pixels are spread out again.
+        overlap=(behaviour.vae_tile_px - behaviour.vae_tile_stride_px) // spec.pixel_patch,
         everywhere=not behaviour.vae_result_on_rank0,
         fused=behaviour.traits.vae_fast_path != "off",
         outputs=outputs,
