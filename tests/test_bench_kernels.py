@@ -97,6 +97,14 @@ def test_attention_expands_to_the_backends_of_the_device(cpu: Device) -> None:
     assert torch.allclose(outputs[0].float(), outputs[1].float(), atol=3e-2)
 
 
+def test_a_temporal_kernel_decides_between_two_and_three_dimensions(cpu: Device) -> None:
+    flat = ConvCase("bf16", "", 4, 4, 1, 3, 3, 1, 1, 1, 1, 2, 5, 7)
+    deep = ConvCase("bf16", "", 4, 4, 3, 1, 1, 1, 1, 1, 1, 2, 5, 7)
+    names = [one.kernel for case in (flat, deep) for one in kernels.expand(case, cpu)]
+    both = ["torch.conv2d", "torch.conv3d"]
+    assert names == [name + suffix for name in both for suffix in ("", ".channels_last")]
+
+
 def test_causal_attention_of_unequal_lengths_is_refused(cpu: Device) -> None:
     with pytest.raises(Unsupported, match="unequal"):
         kernels.build(AttentionCase("bf16", "sdpa_flash", True, 1, 8, 16, 2, 2, 8), cpu)
