@@ -126,7 +126,7 @@ def idle_warning(session: Session, config: ParallelConfig) -> list[Problem]:
     if used >= have:
         return []
     replicas = have // used
-    hint = f"; dp={replicas} serves {replicas} requests at a time" if replicas > 1 else ""
+    hint = f"; {replicas} servers of it use {replicas * used}" if replicas > 1 else ""
     message = f"{config.config_id} uses {used} of {have} GPUs, the others idle{hint}"
     return [Problem("idle-gpus", message, value=str(used), severity="warning")]
 

@@ -20,10 +20,10 @@ from perfmodel.api.records import (
     prediction,
     with_commands,
 )
-from perfmodel.api.session import Session, open_session
+from perfmodel.api.session import Session, open_session, refusal
 from perfmodel.api.table import build_table, legality, search_space
 from perfmodel.engines.base import problems
-from perfmodel.errors import BadInput, Problem, Refused
+from perfmodel.errors import BadInput, Problem
 from perfmodel.memory import NO, PHASES
 from perfmodel.pipeline.evaluate import STAGES
 from perfmodel.pipeline.lines import Stage, plain_line
@@ -83,7 +83,7 @@ def predict(
     found = problems(session.engine.rules(), session.context, config)
     errors = [problem for problem in found if problem.severity == "error"]
     if errors:
-        raise Refused(*errors)
+        raise refusal(*errors)
     table = _table(session, config, overrides or {})
     record = with_commands(table, 0, prediction(table, 0))
     if price_per_gpu_hour is not None and record.gpu_seconds_per_request is not None:

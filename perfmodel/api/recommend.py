@@ -12,9 +12,17 @@ from numpy.typing import NDArray
 from perfmodel import catalog, engines
 from perfmodel.api import header, misfit
 from perfmodel.api.records import Table, prediction, with_commands
-from perfmodel.api.session import Session, open_session
-from perfmodel.api.table import Legality, build_table, config_warnings, legality, search_space
-from perfmodel.errors import MissingData, Refused
+from perfmodel.api.session import Session, open_session, refusal
+from perfmodel.api.table import (
+    Legality,
+    build_table,
+    config_warnings,
+    legality,
+    requantised_table,
+    search_space,
+)
+from perfmodel.engines.base import problems
+from perfmodel.errors import MissingData, PerfmodelError
 from perfmodel.report.answer import (
     Answer,
     Choice,
@@ -112,11 +120,9 @@ def recommend(
     )
 
 
-def _nothing_legal(session: Session, found: Legality) -> Refused:
-    from perfmodel.engines.base import problems
-
+def _nothing_legal(session: Session, found: Legality) -> PerfmodelError:
     reasons = problems(session.engine.rules(), session.context, found.layouts.row(0))
-    return Refused(*(problem for problem in reasons if problem.severity == "error"))
+    return refusal(*(problem for problem in reasons if problem.severity == "error"))
 
 
 def _answer(session: Session, found: Legality, table: Table, objective: str) -> Answer:
@@ -307,8 +313,7 @@ def _lossy_options(table: Table, row: int, lossy: Session | None) -> tuple[Choic
     )
     if lossy is None:
         return (cache,)
-    one = np.array([row])
-    quantised = build_table(lossy, table.evaluation.layouts.take(one))
+    quantised = requantised_table(table, lossy, row)
     before = float(table.evaluation.latency_s[row])
     after = float(quantised.evaluation.latency_s[0])
     fp8 = Choice(

@@ -12,7 +12,7 @@ import numpy as np
 from perfmodel import catalog, engines
 from perfmodel.cost.machine import Machine
 from perfmodel.engines.base import Behaviour, Context, Engine, Version
-from perfmodel.errors import BadInput, MissingData, Problem
+from perfmodel.errors import BadInput, MissingData, PerfmodelError, Problem, Refused
 from perfmodel.pipeline.evaluate import Job
 from perfmodel.shapes import Shape
 from perfmodel.spec.hardware import System
@@ -20,6 +20,9 @@ from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Options, Workload
 from perfmodel.stages import family as family_of
 from perfmodel.topology import Topology
+
+MISSING_PEAK = "missing-peak"
+"""Rule that names a dtype whose peak rate the device does not have: data missing, exit code 4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +122,13 @@ def open_session(
         fit_id=fit_id,
         strict=strict,
     )
+
+
+def refusal(*problems: Problem) -> PerfmodelError:
+    """The error of a configuration that cannot be answered: illegal, or a peak that is missing."""
+    if any(problem.rule_id == MISSING_PEAK for problem in problems):
+        return MissingData(*problems)
+    return Refused(*problems)
 
 
 def _machine(

@@ -12,7 +12,7 @@ from perfmodel.api.session import Session
 from perfmodel.engines.base import problems, violations
 from perfmodel.errors import Problem
 from perfmodel.memory import MemoryTable, memory, vae_memory
-from perfmodel.pipeline.evaluate import evaluate
+from perfmodel.pipeline.evaluate import evaluate, evaluate_again
 from perfmodel.report.answer import RejectedRow
 from perfmodel.search.enumerate import COMPUTE_AXES, candidates
 from perfmodel.spec.parallel import Layouts
@@ -97,6 +97,13 @@ def build_table(session: Session, layouts: Layouts) -> Table:
         memory=memory_of(session, layouts),
         single=int(single[0]) if single.size else None,
     )
+
+
+def requantised_table(table: Table, session: Session, row: int) -> Table:
+    """One row of `table` under a session that differs in the dtype of the linears only."""
+    rows = np.array([row])
+    evaluation = evaluate_again(table.evaluation, session.job, rows)
+    return Table(session, evaluation, memory_of(session, evaluation.layouts), None)
 
 
 def config_warnings(session: Session, table: Table, row: int) -> list[Problem]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -14,7 +14,7 @@ from perfmodel.engines.base import Behaviour
 from perfmodel.ops import Floats, Ints, Op
 from perfmodel.pipeline.denoise import denoise_stage
 from perfmodel.pipeline.host import plain_stage
-from perfmodel.pipeline.lines import Column, Stage, distinct
+from perfmodel.pipeline.lines import Column, Stage, distinct, with_lines
 from perfmodel.pipeline.offload import with_offload
 from perfmodel.pipeline.vae import VaeKind, vae_stage
 from perfmodel.placement.precision import widened
@@ -87,6 +87,8 @@ def evaluate(job: Job, layouts: Layouts) -> Evaluation:
     behaviour, shape = job.behaviour, job.shape
     traits = behaviour.traits
     stages = {
+        "denoise": _denoise(job, layouts),
+        "vae_decode": with_lines(_decode(job, layouts), _sound(job, layouts)),
         "text_encode": plain_stage(
             "text_encode",
             widened(job.family.text_encode(job.model, shape, traits), traits.text_bits),
@@ -94,16 +96,6 @@ def evaluate(job: Job, layouts: Layouts) -> Evaluation:
             job.machine,
         ),
         "vae_encode": _encode(job, layouts),
-        "denoise": denoise_stage(
-            lambda case: job.family.denoise(job.model, case, traits),
-            shape,
-            layouts,
-            behaviour,
-            behaviour.options,
-            job.machine,
-            compiled=behaviour.compiled or behaviour.fused_blocks,
-        ),
-        "vae_decode": _decode(job, layouts),
         "transfer": plain_stage(
             "transfer",
             host.transfer(shape, between_processes=behaviour.result_crosses_processes),
@@ -125,6 +117,31 @@ def evaluate(job: Job, layouts: Layouts) -> Evaluation:
             job.machine,
         )
     return Evaluation(job, layouts, stages)
+
+
+def evaluate_again(before: Evaluation, job: Job, rows: NDArray[np.intp]) -> Evaluation:
+    """Some rows of `before` under a job that changes nothing but the denoise stage."""
+    layouts = before.layouts.take(rows)
+    kept = {name: replace(stage, index=stage.index[rows]) for name, stage in before.stages.items()}
+    return Evaluation(job, layouts, {**kept, "denoise": _denoise(job, layouts)})
+
+
+def _denoise(job: Job, layouts: Layouts) -> Stage:
+    behaviour = job.behaviour
+    return denoise_stage(
+        lambda case: job.family.denoise(job.model, case, behaviour.traits),
+        job.shape,
+        layouts,
+        behaviour,
+        behaviour.options,
+        job.machine,
+        compiled=behaviour.compiled or behaviour.fused_blocks,
+    )
+
+
+def _sound(job: Job, layouts: Layouts) -> Stage:
+    ops = job.family.sound_decode(job.model, job.shape)
+    return plain_stage("vae_decode", ops, layouts, job.machine)
 
 
 def _decode(job: Job, layouts: Layouts) -> Stage:

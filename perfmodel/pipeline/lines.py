@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -185,6 +185,22 @@ class Stage:
             )
             for name in sorted(names)
         }
+
+
+def with_lines(stage: Stage, extra: Stage) -> Stage:
+    """`stage` with the lines of `extra`, whose single case holds for all configurations."""
+    if not extra.lines:
+        return stage
+    if extra.cases != 1:
+        raise ValueError("only a stage that is the same everywhere can be added to another")
+    columns = [
+        f.name for f in fields(Line) if isinstance(getattr(extra.lines[0], f.name), np.ndarray)
+    ]
+    spread = tuple(
+        replace(line, **{c: np.broadcast_to(getattr(line, c), (stage.cases,)) for c in columns})
+        for line in extra.lines
+    )
+    return replace(stage, lines=(*stage.lines, *spread))
 
 
 def distinct(*columns: object, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -113,9 +113,7 @@ def _copies(
             yield Transfer(name=f"{title} to host", bytes_moved=whole * back, direction="d2h")
 
 
-def _runs(
-    part: Component, moved: tuple[Component, ...], shape: Shape, layouts: Layouts
-) -> Column:
+def _runs(part: Component, moved: tuple[Component, ...], shape: Shape, layouts: Layouts) -> Column:
     """Times that a rank streams the blocks of `part`: two experts share the forwards."""
     if part.name == "understanding":
         return guidance.branches_of_a_rank(shape, layouts).astype(float)

@@ -58,7 +58,8 @@ def why(evaluation: Evaluation, winner: int, others: Iterable[int]) -> str:
     sentences = [describe(evaluation.layouts.row(winner))]
     comparisons = [text for other in others if (text := _against(evaluation, terms, winner, other))]
     if comparisons:
-        sentences.append("; ".join(comparisons) + ".")
+        text = "; ".join(comparisons) + "."
+        sentences.append(text[0].upper() + text[1:])
     return " ".join(sentences)
 
 
