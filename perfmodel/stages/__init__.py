@@ -15,6 +15,7 @@ FAMILIES = {
     "cosmos3": "perfmodel.stages.cosmos3",
     "wan": "perfmodel.stages.wan",
     "flux": "perfmodel.stages.flux",
+    "flux2": "perfmodel.stages.flux2",
 }
 
 

@@ -1,0 +1,119 @@
+"""FLUX.2: blocks without biases, one modulation for all of them, condition images as tokens.
+
+FLUX.2-dev takes the guidance scale as an input of the network; klein is distilled to four steps,
+its base checkpoints run a second branch.  Text is padded to 512 tokens: three layers of the
+language model side by side.  A condition image adds its own tokens, scaled down to one megapixel.
+Sources: diffusers 0.42.1 ``transformer_flux2.py`` (https://pypi.org/project/diffusers/0.42.1/),
+vLLM-Omni 0.30.0 ``diffusion/models/flux2*`` (https://pypi.org/project/vllm-omni/0.30.0/).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfmodel.ops import Ints, Op
+from perfmodel.shapes import Shape
+from perfmodel.spec.model import ModelSpec
+from perfmodel.spec.workload import Workload
+from perfmodel.stages import joint_model, joint_single
+from perfmodel.stages.base import Component, DenoiseWork, Traits
+from perfmodel.stages.joint import (
+    FULL_MODULATION,
+    ONE,
+    SINGLE_MODULATION,
+    Sizes,
+    Style,
+    join_copies,
+    modulation,
+    sizes_of,
+    two_stream,
+)
+from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
+from perfmodel.stages.layers import scheduler_step
+
+__all__ = [
+    "components",
+    "denoise",
+    "shape",
+    "shape_columns",
+    "sound_decode",
+    "text_encode",
+    "vae_decode",
+    "vae_encode",
+]
+
+REFERENCE_AREA_PX = 1 << 20
+# The norm of this class also casts its weighted result: 6 more bytes.
+RMS_BYTES = 40.0
+
+
+def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
+    """Defaults, sizes in whole tokens of 16 pixels, tokens of condition images."""
+    base = joint_model.base_shape(model, workload, traits)
+    return shape_columns(model, base, base.width, base.height, base.frames)
+
+
+def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
+    """`base` at other sizes; condition images have the form of the output."""
+    shape = joint_model.grid(model, base, width, height, frames)
+    one = joint_model.reference_tokens(shape.width, shape.height, REFERENCE_AREA_PX, enlarge=False)
+    return replace(shape, extra_tokens=one * base.condition_frames)
+
+
+def components(model: ModelSpec) -> tuple[Component, ...]:
+    """Language model, transformer and VAE."""
+    return joint_model.components(model, _transformer(model))
+
+
+def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
+    """The language model once a guidance branch."""
+    lengths = dict.fromkeys(model.text_encoders, shape.text_tokens)
+    return joint_model.text_encode(model, shape.branches, lengths)
+
+
+def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
+    """One transformer a forward, scheduler and guidance a step."""
+    spec, whole = model.transformer, _transformer(model)
+    latent = joint_model.latent_elements(model, shape)
+    gather = traits.single_stream_tensor == "gather"
+    return DenoiseWork(
+        per_forward=_forward(model, sizes_of(shape), traits),
+        per_step=scheduler_step(shape.batch * latent, guided=shape.branches > 1),
+        blocks=whole.blocks,
+        block_params=whole.block_params // whole.blocks,
+        width_gathers=joint_single.gathers(spec, merged=True) if gather else (),
+        hidden=spec.hidden,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        exit_width=spec.patch_width_out,
+        velocity_elements=latent,
+    )
+
+
+def _transformer(model: ModelSpec) -> Component:
+    spec = model.transformer
+    norms = spec.head_dim * (4 * spec.layers + 2 * spec.single_layers)
+    ops = _forward(model, ONE, Traits())
+    return joint_model.weights(model, ops, bias=lambda op: False, in_blocks=norms)
+
+
+def _forward(model: ModelSpec, sizes: Sizes, traits: Traits) -> tuple[Op, ...]:
+    spec = model.transformer
+    style = Style(rms_bytes=RMS_BYTES, fused_qkv=traits.fused_qkv, own_modulation=False)
+    gather = traits.single_stream_tensor == "gather"
+    return (
+        *joint_model.condition(model, sizes),
+        *modulation(spec, sizes, "latent", FULL_MODULATION, 1),
+        *modulation(spec, sizes, "text", FULL_MODULATION, 1),
+        *modulation(spec, sizes, "single", SINGLE_MODULATION, 1),
+        *joint_model.token_embedding(model, sizes),
+        joint_model.embedding(
+            "text embedding", sizes.text_rows, (spec.hidden, spec.text_width or spec.hidden)
+        ),
+        *two_stream(spec, sizes, style, spec.layers),
+        *join_copies(spec, sizes, spec.layers),
+        *joint_single.join_streams(spec, sizes, 1),
+        *joint_single.blocks(spec, sizes, style, merged=True, gather=gather),
+        *joint_model.final_layer(model, sizes),
+    )
