@@ -16,6 +16,7 @@ FAMILIES = {
     "wan": "perfmodel.stages.wan",
     "flux": "perfmodel.stages.flux",
     "flux2": "perfmodel.stages.flux2",
+    "qwen_image": "perfmodel.stages.qwen_image",
 }
 
 
