@@ -27,7 +27,8 @@ PRIOR_BACKENDS = {
     "CUDNN_ATTN": "attention_rate_cudnn",
     "TORCH_SDPA": "attention_rate_torch_sdpa",
     "SDPA": "attention_rate_torch_sdpa",
-    "XFORMERS": "attention_rate_torch_sdpa",
+    "XFORMERS": "attention_rate_sdpa_efficient",
+    "SDPA_EFFICIENT": "attention_rate_sdpa_efficient",
 }
 """Backends that the shipped records do not hold: a factor on the device's best measured kernel.
 
@@ -49,7 +50,9 @@ def kernel_rate(machine: Machine, law: Law | None, op: Attention) -> tuple[float
             return max(matches), "fitted"
     if backend in PRIOR_BACKENDS:
         best = max(kernels.values(), default=1.0)
-        return best * machine.term(PRIOR_BACKENDS[backend], 1.0), "prior"
+        name = PRIOR_BACKENDS[backend]
+        factor = machine.term(f"{name}.{machine.rates.family}", machine.term(name, 1.0))
+        return best * factor, machine.term_provenance(name)
     return max(kernels.values(), default=1.0), "prior"
 
 

@@ -49,7 +49,8 @@ class Behaviour:
         traits: what families do differently inside a stage (rounding, VAE fast path, encode).
         attention_backend: of the denoiser's self-attention, e.g. ``CUDNN_ATTN``.
         cross_attention_backend: of attention outside the sequence-parallel plan.
-        ring_attention_backend: what the chunks of ring attention run on.
+        ring_attention_backend: what the chunks of ring attention run on, as the engine names it.
+        ring_attention_kernel: the kernel family behind it.
         attention_explicit: the user chose the backend (an engine then never substitutes it).
         attention_available: backends that have a kernel for the device.
         platform: ``cuda``, ``rocm``, ``npu``; "" when the engine does not run on the device.
@@ -93,6 +94,7 @@ class Behaviour:
     attention_backend: str = "TORCH_SDPA"
     cross_attention_backend: str = "TORCH_SDPA"
     ring_attention_backend: str = "TORCH_SDPA"
+    ring_attention_kernel: str = "TORCH_SDPA"
     attention_explicit: bool = False
     attention_available: tuple[str, ...] = ()
     platform: str = "cuda"

@@ -38,7 +38,7 @@ class EngineTable(Protocol):
         """Kernel family of the self-attention."""
 
     @property
-    def ring_attention_backend(self) -> str:
+    def ring_attention_kernel(self) -> str:
         """Kernel family of the chunks of ring attention."""
 
     @property
@@ -122,14 +122,14 @@ def place_op(
             layouts,
             builds_mask=builds_mask,
             copies=table.ulysses_copies,
-            ring_backend=table.ring_attention_backend,
+            ring_backend=table.ring_attention_kernel,
         )
     if isinstance(split, Attention):
         split = replace(split, backend=table.cross_attention_backend)
     split = sequence.split_rows(split, layouts)
     if table.hsdp_breaks_graph:
         split = _unfuse(split, layouts.hsdp > 1)
-    return [*quantise(split, dtype), *tensor.row_all_reduce(split, layouts)]
+    return [quantise(split, dtype), *tensor.row_all_reduce(split, layouts)]
 
 
 def _place_all(

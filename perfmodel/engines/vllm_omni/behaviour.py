@@ -168,6 +168,16 @@ def ring_backend(device: DeviceLike, backend: str) -> str:
     return "TORCH_SDPA"
 
 
+def ring_kernel(device: DeviceLike, backend: str) -> str:
+    """Kernel family of ring chunks: with torch's attention the memory-efficient one on CUDA.
+
+    Source: ``attention/backends/ring_pytorch_attn.py`` (``op_type="efficient"``).
+    """
+    named = ring_backend(device, backend)
+    torch_on_cuda = named == "TORCH_SDPA" and platform_of(device.family) == "cuda"
+    return "SDPA_EFFICIENT" if torch_on_cuda else named
+
+
 def resolve_options(
     pipeline: Pipeline | None, head_dim: int, device: DeviceLike, version: Version, options: Options
 ) -> tuple[Options, tuple[str, ...]]:
@@ -222,6 +232,7 @@ def _resolve(model: ModelLike, device: DeviceLike, version: Version, options: Op
         attention_backend=backend,
         cross_attention_backend=backend,
         ring_attention_backend=ring_backend(device, backend),
+        ring_attention_kernel=ring_kernel(device, backend),
         attention_explicit=options.attention_backend is not None,
         attention_available=available_backends(device),
         platform=platform_of(device.family),
