@@ -6,7 +6,7 @@ https://pypi.org/project/transformers/5.24.0/, classes named in `ENCODERS`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
@@ -33,6 +33,9 @@ class Encoder:
         quick_gelu: activation of a CLIP text tower.
         projection: a CLIP text tower ends in a projection of the pooled token.
         pooled_head: an image encoder ends in an attention that pools its tokens.
+        language_head: pipelines load the causal model and compute the logits of all tokens.
+        head_params: parameters of that head (0: tied to the embedding).
+        idle_params: loaded and not run: a vision tower, a head that is not asked for logits.
         prefix: start of operator names; the kind's own when empty.
     """
 
@@ -57,6 +60,9 @@ class Encoder:
     quick_gelu: bool = False
     projection: bool = False
     pooled_head: bool = False
+    language_head: bool = False
+    head_params: int = 0
+    idle_params: int = 0
     prefix: str = ""
 
     @property
@@ -314,5 +320,20 @@ ENCODERS = {
         patch_px=14,
         image_px=384,
         pooled_head=True,
+    ),
+}
+# The same models with the heads and towers that image pipelines load around them.
+ENCODERS |= {
+    "qwen2.5-vl-7b-lm": replace(
+        ENCODERS["qwen2.5-vl-7b"],
+        title="Qwen2.5-VL-7B",
+        language_head=True,
+        head_params=152_064 * 3584,
+        idle_params=676_550_144,
+    ),
+    "qwen3-4b-lm": replace(ENCODERS["qwen3-4b"], language_head=True),
+    "qwen3-8b-lm": replace(ENCODERS["qwen3-8b"], language_head=True, head_params=151_936 * 4096),
+    "mistral-24b-lm": replace(
+        ENCODERS["mistral-24b"], title="Mistral-Small-3.1-24B", idle_params=131_072 * 5120
     ),
 }

@@ -42,7 +42,7 @@ def params(encoder: Encoder) -> int:
         tables = 1 if encoder.shared_positions else encoder.layers
         return total + tables * T5_BUCKETS * encoder.heads + encoder.hidden
     if encoder.kind == "decoder":
-        return total + encoder.hidden
+        return total + encoder.hidden + encoder.head_params + encoder.idle_params
     positions = encoder.tokens * encoder.hidden
     last_norm = 2 * encoder.hidden
     if encoder.kind == "bert":
@@ -140,6 +140,11 @@ def encode(name: str, runs: Ints, tokens: Ints | None = None) -> tuple[Op, ...]:
 def _exit(encoder: Encoder, length: Ints, runs: Ints) -> tuple[Op, ...]:
     """Projection of the pooled token, or one query that attends to all tokens, and its network."""
     start, hidden, one = encoder.start, encoder.hidden, (Rows.NONE, 1)
+    if encoder.language_head:
+        logits = linear(
+            f"{start}logits", (Rows.NONE, length), (encoder.vocabulary, hidden), count=runs
+        )
+        return (logits,)
     if encoder.projection:
         return (linear(f"{start}projection", one, (hidden, hidden), count=runs),)
     if not encoder.pooled_head:
