@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from perfmodel.version import __version__
+
 if TYPE_CHECKING:
     from perfmodel.api.compare import compare
     from perfmodel.api.predict import predict, predict_all
@@ -36,7 +38,6 @@ _HOMES = {
     "predict_all": "perfmodel.api",
     "recommend": "perfmodel.api",
 }
-UNKNOWN_VERSION = "0+unknown"
 
 __all__ = [
     "Answer",
@@ -96,20 +97,9 @@ def system(
     )
 
 
-def _installed_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("perfmodel")
-    except PackageNotFoundError:
-        return UNKNOWN_VERSION
-
-
 def __getattr__(name: str) -> Any:
     """Load a public name on first use."""
-    if name == "__version__":
-        value: Any = _installed_version()
-    elif name in _HOMES:
+    if name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
     else:
         raise AttributeError(f"module 'perfmodel' has no attribute {name!r}")

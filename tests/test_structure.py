@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "perfmodel"
 
 ROOMS = (
-    ("units", "errors"),
+    ("units", "errors", "version"),
     ("spec",),
     ("topology_graph",),
     ("topology",),
@@ -27,6 +27,8 @@ ROOMS = (
     ("report",),
     ("api",),
     ("calibrate", "validate"),
+    ("plan",),
+    ("verify",),
     ("cli",),
 )
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}

@@ -12,6 +12,7 @@ from perfmodel.errors import Problem
 from perfmodel.report.answer import EngineInfo, Evidence, ProblemInfo, SystemInfo, WorkloadInfo
 from perfmodel.spec.parallel import ParallelConfig
 from perfmodel.units import GIB
+from perfmodel.version import __version__
 
 CALIBRATED_SHARE = 0.9
 PARTLY_SHARE = 0.5
@@ -154,8 +155,6 @@ def evidence(session: Session, fit: Mapping[str, object] | None) -> tuple[Eviden
 
 def provenance(session: Session) -> dict[str, str]:
     """What the numbers were made from."""
-    from perfmodel import __version__
-
     fit = session.fit_id or f"priors of the {session.system.device.family} family"
     return {
         "perfmodel": __version__,
