@@ -23,7 +23,6 @@ READ_BY: dict[str, frozenset[str]] = {
     "layers": frozenset({"ltx", "ltx2", "mochi", "dcae"}),
     "decoder_layers": frozenset({"ltx", "ltx2", "dcae"}),
     "down": frozenset({"ltx", "ltx2"}),
-    "causal_decoder": frozenset({"ltx", "ltx2"}),
     "temporal_steps": frozenset({"mochi"}),
     "attention_levels": frozenset({"mochi", "dcae"}),
     "tile_frames": frozenset({"hunyuanvideo"}),
@@ -52,7 +51,6 @@ class VaeSpec(Frozen):
         temporal_steps: temporal factor of each change of level, pixels first.
         down: what each change of level halves, pixels first.
         quant_convs: 1x1 convolutions around the latent.
-        causal_decoder: the decoder looks at past frames only.
         attention_levels: levels (the middle last) whose encoder blocks have attention (Mochi), or
             whose blocks are attention blocks (DC-AE).
         tile_px, tile_stride_px: default tile and stride of a tiled run, in pixels, for decode and
@@ -90,7 +88,6 @@ class VaeSpec(Frozen):
     temporal_steps: tuple[Positive, ...] = ()
     down: tuple[Resampling, ...] = ()
     quant_convs: bool = False
-    causal_decoder: bool = False
     attention_levels: tuple[bool, ...] = ()
     spatial_ratio: Positive
     temporal_ratio: Positive

@@ -20,6 +20,9 @@ KINDS = {
     "flux2": "perfmodel.stages.vae_kl",
     "hunyuanvideo": "perfmodel.stages.vae_hunyuan",
     "hunyuanvideo15": "perfmodel.stages.vae_hunyuan",
+    "cogvideox": "perfmodel.stages.vae_cogvideox",
+    "ltx": "perfmodel.stages.vae_ltx",
+    "ltx2": "perfmodel.stages.vae_ltx",
 }
 
 

@@ -30,6 +30,7 @@ class Map:
         height, width: rows and columns (ints or int64 arrays).
         level: resolution, counted in changes of level since the entry (keeps names apart).
         clip: the frames vary with the request, so they stay out of the label.
+        mark: tells maps of the same level and channels but other frames apart in the label.
     """
 
     channels: int
@@ -38,6 +39,7 @@ class Map:
     width: Ints
     level: int = 0
     clip: bool = False
+    mark: str = ""
 
     @property
     def frame(self) -> Floats:
@@ -62,7 +64,7 @@ class Map:
     def label(self) -> str:
         """Level, channels and frames, e.g. ``L1 1024x2``."""
         frames = "" if self.clip else f"x{self.frames}"
-        return f"L{self.level} {self.channels}{frames}"
+        return f"L{self.level} {self.channels}{frames}{self.mark}"
 
     def padded(self, frames: Ints) -> Floats:
         """Elements with one row and column of zeros on each side and `frames` frames."""
