@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,15 @@ from perfmodel.calibrate.measure.device import Device, Unsupported, open_device
 @pytest.fixture(scope="module")
 def cpu() -> Device:
     return open_device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    # threads that share busy cores wait for the scheduler at every barrier
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def counted_flops(call: Any) -> int:
