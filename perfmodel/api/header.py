@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
+from perfmodel import engines
 from perfmodel.api.session import Session
 from perfmodel.engines.base import Version
 from perfmodel.errors import Problem
@@ -80,14 +81,11 @@ def engine_info(session: Session) -> EngineInfo:
     behaviour = session.behaviour
     return EngineInfo(
         name=behaviour.engine,
-        title=ENGINE_TITLES.get(behaviour.engine, behaviour.engine),
+        title=engines.TITLES.get(behaviour.engine, behaviour.engine),
         version=behaviour.version,
         options=behaviour.options.model_dump(),
         assumed=tuple(behaviour.assumed),
     )
-
-
-ENGINE_TITLES = {"vllm-omni": "vLLM-Omni"}
 
 
 def trust_word(share: Mapping[str, float]) -> str:

@@ -317,8 +317,21 @@ def load_fit(device_id: str) -> dict[str, Any] | None:
 
 
 def load_terms(engine: str) -> dict[str, Any]:
-    """The fitted terms of an engine (``calibration/engines/<engine>.json``), empty if none."""
-    return _json_file("calibration/engines", engine) or {}
+    """The fitted terms of an engine (``calibration/engines/<engine>.json``), empty if none.
+
+    A file that ``inherits`` takes terms and spreads that it does not state from another engine;
+    what is taken over is a prior here, however well the other engine's runs identified it.
+    """
+    own = _json_file("calibration/engines", engine) or {}
+    if "inherits" not in own:
+        return own
+    base = load_terms(own["inherits"])
+    taken = {name: {**term, "provenance": "prior"} for name, term in base["terms"].items()}
+    return {
+        **own,
+        "terms": {**taken, **own.get("terms", {})},
+        "spread": {**base.get("spread", {}), **own.get("spread", {})},
+    }
 
 
 def _json_file(folder: str, stem: str) -> dict[str, Any] | None:

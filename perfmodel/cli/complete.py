@@ -42,7 +42,9 @@ def models(incomplete: str) -> list[str]:
 
 def engines(incomplete: str) -> list[str]:
     """Names of engines that are modelled."""
-    return [name for name in ("vllm-omni",) if name.startswith(incomplete)]
+    from perfmodel.engines import engine_names
+
+    return [name for name in engine_names() if name.startswith(incomplete)]
 
 
 def options(incomplete: str) -> list[str]:

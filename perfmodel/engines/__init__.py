@@ -8,8 +8,42 @@ from importlib import import_module
 from perfmodel.engines.base import Engine, Version
 from perfmodel.errors import BadInput, Problem
 
-_MODULES = {"vllm-omni": "perfmodel.engines.vllm_omni"}
-_ALIASES = {"vllm_omni": "vllm-omni", "vllmomni": "vllm-omni", "omni": "vllm-omni"}
+_VARIANTS = "perfmodel.engines.variants"
+_MODULES = {
+    "vllm-omni": "perfmodel.engines.vllm_omni",
+    "sglang-diffusion": "perfmodel.engines.sglang_diffusion",
+    "xdit": "perfmodel.engines.xdit",
+    "diffusers": "perfmodel.engines.diffusers",
+    "wan-official": "perfmodel.engines.wan_official",
+    "cosmos-official": "perfmodel.engines.cosmos_official",
+    "cache-dit(diffusers)": _VARIANTS,
+    "diffusers+torchao": _VARIANTS,
+    "paraattention": _VARIANTS,
+    "svg-dense-baseline": _VARIANTS,
+    "lightx2v": _VARIANTS,
+    "fastvideo": _VARIANTS,
+}
+_ALIASES = {
+    "vllm_omni": "vllm-omni",
+    "vllmomni": "vllm-omni",
+    "omni": "vllm-omni",
+    "sglang": "sglang-diffusion",
+    "xfuser": "xdit",
+    "wan": "wan-official",
+    "cosmos-framework": "cosmos-official",
+    "cache-dit": "cache-dit(diffusers)",
+}
+TITLES = {
+    "vllm-omni": "vLLM-Omni",
+    "sglang-diffusion": "SGLang Diffusion",
+    "xdit": "xDiT",
+    "wan-official": "Wan",
+    "cosmos-official": "Cosmos",
+    "lightx2v": "LightX2V",
+    "paraattention": "ParaAttention",
+    "fastvideo": "FastVideo",
+}
+"""Engine names as people write them, where they differ from the id."""
 DEFAULT_ENGINE = "vllm-omni"
 
 
@@ -39,7 +73,8 @@ def engine(name: str = DEFAULT_ENGINE) -> Engine:
                 suggestions=(best,),
             )
         )
-    loaded: Engine = import_module(_MODULES[key]).ENGINE
+    module = import_module(_MODULES[key])
+    loaded: Engine = module.ENGINES[key] if hasattr(module, "ENGINES") else module.ENGINE
     return loaded
 
 

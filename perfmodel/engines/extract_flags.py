@@ -1,7 +1,7 @@
-"""Extract the command-line flags of ``vllm serve --omni`` from a vLLM-Omni wheel.
+"""Extract the command-line flags of an engine from its published wheel.
 
-Run as ``python -m perfmodel.engines.extract_flags WHEEL > flags.json``.  Only the source is read:
-the parser itself needs the vllm package and a GPU build of torch.
+Run as ``python -m perfmodel.engines.extract_flags WHEEL > flags.json`` for vllm-omni, xfuser (xDiT)
+or sglang.  Only the source is read: the parsers themselves need a GPU build of torch.
 """
 
 from __future__ import annotations
@@ -16,10 +16,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-SERVE_FILES = (
-    "vllm_omni/entrypoints/cli/serve.py",
-    "vllm_omni/engine/arg_utils.py",
-)
+_SGLANG = "sglang/multimodal_gen/"
+PACKAGES: dict[str, tuple[str, ...]] = {
+    "vllm_omni": (
+        "vllm_omni/entrypoints/cli/serve.py",
+        "vllm_omni/engine/arg_utils.py",
+    ),
+    "xfuser": ("xfuser/config/args.py",),
+    "sglang": (
+        f"{_SGLANG}runtime/server_args/server_args.py",
+        f"{_SGLANG}runtime/entrypoints/cli/generate.py",
+        f"{_SGLANG}configs/sample/sampling_params.py",
+        f"{_SGLANG}configs/pipeline_configs/base.py",
+        f"{_SGLANG}configs/models/vaes/base.py",
+        f"{_SGLANG}benchmarks/bench_serving.py",
+    ),
+}
+"""Files that add flags, by the name at the start of the wheel's file name."""
+
+_PREFIXES = {"prefix": "vae-config"}
+"""Values of names inside an f-string flag (sglang nests the flags of its VAE)."""
 _KEPT = ("type", "choices", "default", "action", "nargs")
 
 
@@ -34,8 +50,26 @@ def _literal(node: ast.expr) -> Any:
 
 def _add_argument_calls(source: str) -> Iterator[ast.Call]:
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
+        if isinstance(node, ast.Call) and "add_argument" in (
+            getattr(node.func, "attr", ""),
+            getattr(node.func, "id", ""),
+        ):
             yield node
+
+
+def _flag_text(node: ast.expr) -> str:
+    """The text of a string or f-string argument; "" for anything else."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if not isinstance(node, ast.JoinedStr):
+        return ""
+    parts = []
+    for part in node.values:
+        if isinstance(part, ast.Constant):
+            parts.append(str(part.value))
+        elif isinstance(part, ast.FormattedValue):
+            parts.append(_PREFIXES.get(ast.unparse(part.value), ""))
+    return "".join(parts)
 
 
 def flags_of(source: str) -> dict[str, dict[str, Any]]:
@@ -46,11 +80,7 @@ def flags_of(source: str) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for call in _add_argument_calls(source):
-        names = [
-            str(_literal(argument))
-            for argument in call.args
-            if isinstance(argument, ast.Constant) and str(argument.value).startswith("-")
-        ]
+        names = [text for argument in call.args if (text := _flag_text(argument)).startswith("-")]
         if not names:
             continue
         facts = {word.arg: _literal(word.value) for word in call.keywords if word.arg in _KEPT}
@@ -75,22 +105,29 @@ def refused_of(source: str) -> list[str]:
 
 
 def extract(wheel: Path) -> dict[str, Any]:
-    """Flags of a wheel, with its version and checksum."""
+    """Flags of a wheel, with its version and checksum.
+
+    Raises:
+        KeyError: the wheel is none of `PACKAGES`.
+    """
+    package, version = wheel.name.split("-")[:2]
+    files = PACKAGES[package]
     flags: dict[str, dict[str, Any]] = {}
     refused: list[str] = []
     with zipfile.ZipFile(wheel) as archive:
-        for name in SERVE_FILES:
+        for name in files:
             source = archive.read(name).decode()
             flags = {**flags_of(source), **flags}
             refused = refused or refused_of(source)
-    version = wheel.name.split("-")[1]
-    return {
-        "source": f"https://pypi.org/project/vllm-omni/{version}/ {', '.join(SERVE_FILES)}",
+    found: dict[str, Any] = {
+        "source": f"https://pypi.org/project/{package.replace('_', '-')}/{version}/ "
+        + ", ".join(files),
         "version": version,
         "sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(),
-        "refused_with_omni": refused,
-        "flags": dict(sorted(flags.items())),
     }
+    if package == "vllm_omni":
+        found["refused_with_omni"] = refused
+    return {**found, "flags": dict(sorted(flags.items()))}
 
 
 def main(argv: list[str]) -> int:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfmodel.cost.machine import Machine
 from perfmodel.ops import DTYPE_BITS, Transfer
-from perfmodel.pipeline.lines import Column, Line, Stage, cost_line, expose, total_s
+from perfmodel.pipeline.lines import Line, Stage, cost_line, expose, total_s
 from perfmodel.placement import guidance
 from perfmodel.placement.precision import QUANTISED
 from perfmodel.shapes import Shape
@@ -29,7 +31,7 @@ OVERLAP_FRAC = "offload_overlap_frac"
 
 def stored_bytes(component: Component, params: int, dtype: str) -> float:
     """Bytes of `params` of the component's parameters, the quantisable share in `dtype`."""
-    width = component.bits
+    width = float(component.bits)
     if dtype in QUANTISED and component.params:
         share = min(1.0, component.quantizable_params / component.params)
         width = width * (1 - share) + share * DTYPE_BITS[dtype]
@@ -79,7 +81,7 @@ def _added(
 
 def _expanded(line: Line, stage: Stage) -> Line:
     """`line` over configurations instead of cases."""
-    columns = {
+    columns: dict[str, Any] = {
         f.name: value[stage.index]
         for f in fields(line)
         if isinstance(value := getattr(line, f.name), np.ndarray)
@@ -102,8 +104,9 @@ def _copies(
         if mode == "layerwise":
             yield Transfer(
                 name=f"{title} blocks to device",
-                count=_runs(part, moved, shape, layouts),
-                bytes_moved=stored_bytes(part, part.block_params, dtype) / divided,
+                count=_runs(part, shape, layouts),
+                bytes_moved=stored_bytes(part, part.block_params, dtype)
+                / (divided * _taking_turns(part, moved)),
                 direction="h2d",
             )
             continue
@@ -113,9 +116,15 @@ def _copies(
             yield Transfer(name=f"{title} to host", bytes_moved=whole * back, direction="d2h")
 
 
-def _runs(part: Component, moved: tuple[Component, ...], shape: Shape, layouts: Layouts) -> Column:
-    """Times that a rank streams the blocks of `part`: two experts share the forwards."""
+def _runs(part: Component, shape: Shape, layouts: Layouts) -> NDArray[np.int64]:
+    """Times that a rank streams the blocks of `part`."""
     if part.name == "understanding":
-        return guidance.branches_of_a_rank(shape, layouts).astype(float)
-    experts = sum(other.name.startswith("transformer") for other in moved)
-    return guidance.forwards_of_a_rank(shape, layouts) / max(experts, 1)
+        return guidance.branches_of_a_rank(shape, layouts)
+    return guidance.forwards_of_a_rank(shape, layouts)
+
+
+def _taking_turns(part: Component, moved: tuple[Component, ...]) -> int:
+    """Transformers of one shape that share the forwards: a forward streams one of them."""
+    if part.name == "understanding":
+        return 1
+    return max(1, sum(other.name.startswith("transformer") for other in moved))

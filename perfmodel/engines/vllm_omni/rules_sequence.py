@@ -101,7 +101,7 @@ def _tokens_of(ctx: Context) -> str:
 def _why_no_padding(ctx: Context, config: ParallelConfig) -> str:
     behaviour = ctx.behaviour
     if not behaviour.auto_pad:
-        return f"vllm-omni {behaviour.version} does not pad {ctx.model}"
+        return f"{behaviour.engine} {behaviour.version} does not pad {ctx.model}"
     if config.ring > 1:
         return "ring attention takes no padding"
     return f"{behaviour.attention_backend} takes no padding mask"

@@ -1,0 +1,9 @@
+"""diffusers: pipelines in a Python process, one device, or context parallelism by torchrun."""
+
+from __future__ import annotations
+
+from perfmodel.engines.diffusers.commands import read_launch, render
+from perfmodel.engines.diffusers.facts import FACTS
+from perfmodel.engines.plain.engine import PlainEngine
+
+ENGINE = PlainEngine(facts=FACTS, starter=render, reader=read_launch)

@@ -1,0 +1,134 @@
+"""A Python program that loads the pipeline, runs it and writes the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from perfmodel.engines.base import Commands, Context, Launch
+from perfmodel.engines.plain.commands import PROMPT, is_image, launcher, output_name, without_server
+from perfmodel.errors import BadInput, Problem
+from perfmodel.spec.parallel import ParallelConfig
+
+TIMINGS = "timings.json"
+_BACKENDS = {"TORCH_SDPA": "native", "CUDNN_ATTN": "_native_cudnn", "FLASH_ATTN": "flash"}
+_OFFLOADS = {
+    "model": "pipe.enable_model_cpu_offload()",
+    "layerwise": (
+        "pipe.enable_group_offload(onload_device=torch.device('cuda'), "
+        "offload_type='block_level', num_blocks_per_group=1, use_stream=True)"
+    ),
+}
+
+
+def program(ctx: Context, config: ParallelConfig) -> str:
+    """The source of the program: load, place, one warm-up, one timed run, save."""
+    ranks = config.ulysses * config.ring
+    lines = ["import json, os, time", "import torch", "from diffusers import DiffusionPipeline"]
+    if not is_image(ctx):
+        lines.append("from diffusers.utils import export_to_video")
+    if ctx.has_input_image:
+        lines.append("from diffusers.utils import load_image")
+    if ranks > 1:
+        lines += [
+            "from diffusers import ContextParallelConfig",
+            "torch.distributed.init_process_group('nccl')",
+        ]
+    lines += [
+        "rank = int(os.environ.get('RANK', 0))",
+        "torch.cuda.set_device(int(os.environ.get('LOCAL_RANK', 0)))",
+        f"pipe = DiffusionPipeline.from_pretrained({ctx.hf_id!r}, torch_dtype=torch.bfloat16)",
+    ]
+    lines += _placed(ctx, config)
+    lines += [
+        f"arguments = {_arguments(ctx)}",
+        "for run in range(2):",
+        "    torch.cuda.synchronize(); start = time.perf_counter()",
+        "    result = pipe(**arguments)",
+        "    torch.cuda.synchronize(); took = time.perf_counter() - start",
+        "if rank == 0:",
+        f"    json.dump([took], open({TIMINGS!r}, 'w'))",
+        _save(ctx),
+    ]
+    return "\n".join(lines)
+
+
+def _placed(ctx: Context, config: ParallelConfig) -> list[str]:
+    options = ctx.behaviour.options
+    lines = [_OFFLOADS.get(options.offload, "pipe.to('cuda')")]
+    if ctx.behaviour.traits.vae_bits > 16:
+        lines.append("pipe.vae.to(torch.float32)")
+    if config.vae_tiling:
+        lines.append("pipe.vae.enable_tiling()")
+    if "attention_backend" not in ctx.behaviour.assumed:
+        name = _BACKENDS.get(options.attention_backend or "", "native")
+        lines.append(f"pipe.transformer.set_attention_backend({name!r})")
+    if config.ulysses * config.ring > 1:
+        lines.append(
+            "pipe.transformer.enable_parallelism(config=ContextParallelConfig("
+            f"ulysses_degree={config.ulysses}, ring_degree={config.ring}))"
+        )
+    if ctx.behaviour.compiled:
+        lines.append("pipe.transformer.compile_repeated_blocks()")
+    return lines
+
+
+def _arguments(ctx: Context) -> str:
+    """Arguments of the call, as a Python literal."""
+    values: dict[str, object] = {
+        "prompt": PROMPT,
+        "height": ctx.height,
+        "width": ctx.width,
+        "num_inference_steps": ctx.steps,
+        "guidance_scale": ctx.guidance,
+    }
+    if not is_image(ctx):
+        values["num_frames"] = ctx.frames
+    if ctx.negative_prompt is not None:
+        values["negative_prompt"] = ctx.negative_prompt
+    text = repr(values)[:-1] + f", 'generator': torch.Generator().manual_seed({ctx.seed})"
+    if ctx.has_input_image:
+        text += ", 'image': load_image('input.png')"
+    return text + "}"
+
+
+def _save(ctx: Context) -> str:
+    if is_image(ctx):
+        return f"    result.images[0].save({output_name(ctx)!r})"
+    # Most pipelines name their clips `frames`, Cosmos3 `video`.
+    return (
+        f"    clip = getattr(result, 'frames', None) or result.video\n"
+        f"    export_to_video(clip[0], {output_name(ctx)!r}, fps={ctx.fps:g})"
+    )
+
+
+def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands:
+    """Commands: the program is written to a file and started."""
+    del predicted_s
+    name = "run_diffusers.py"
+    argv = launcher([name], config.world_size // config.dp)
+    texts = without_server(ctx, config, argv, timings=TIMINGS)
+    write = f"cat > {name} <<'END_OF_PROGRAM'\n{program(ctx, config)}\nEND_OF_PROGRAM"
+    return Commands(
+        serve=texts.serve,
+        request=f"{write}\n{texts.request}",
+        benchmark=f"{write}\n{texts.benchmark}",
+    )
+
+
+def read_launch(argv: Sequence[str]) -> Launch:
+    """A Python program tells nothing about itself.
+
+    Raises:
+        BadInput: always; degrees are given with ``--parallel ulysses=2``.
+    """
+    given = " ".join(argv[:3]) or "nothing"
+    raise BadInput(
+        Problem(
+            "launch",
+            f'"{given}" is a program whose degrees no flag tells; try --parallel ulysses=2',
+            field="--parallel",
+            value=json.dumps(list(argv[:3])),
+            suggestions=("--parallel ulysses=2",),
+        )
+    )

@@ -1,0 +1,1 @@
+"""Engines that are described by facts alone."""

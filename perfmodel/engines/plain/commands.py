@@ -1,0 +1,69 @@
+"""Texts of programs that are started for a request: no server, `torchrun` for several ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+
+from perfmodel.engines.base import Commands, Context
+from perfmodel.engines.records import run_record
+from perfmodel.engines.vllm_omni.commands import PROMPT, is_image
+from perfmodel.spec.parallel import ParallelConfig
+
+REPEATS = 3
+RESULTS = "results.jsonl"
+
+
+def output_name(ctx: Context) -> str:
+    """``output.mp4`` or ``output.png``."""
+    return "output.png" if is_image(ctx) else "output.mp4"
+
+
+def launcher(program: Sequence[str], world: int) -> list[str]:
+    """``python3 PROGRAM``, or ``torchrun`` over `world` processes of one host."""
+    if world == 1:
+        return ["python3", *program]
+    return ["torchrun", f"--nproc_per_node={world}", *program]
+
+
+def shell(words: Sequence[str]) -> str:
+    """Words as a shell line."""
+    return " ".join(quote(word) for word in words)
+
+
+def benchmark(ctx: Context, config: ParallelConfig, argv: Sequence[str], timings: str = "") -> str:
+    """The program run `REPEATS` times, each appended to a results file as a run record."""
+    job = {
+        "argv": list(argv),
+        "repeats": REPEATS,
+        "out": RESULTS,
+        "timings": timings,
+        "record": run_record(ctx, replace(config, dp=1)),
+    }
+    client = (Path(__file__).parent / "timed_run.py").read_text(encoding="utf-8")
+    return f"python3 - {quote(json.dumps(job))} <<'END_OF_CLIENT'\n{client}END_OF_CLIENT"
+
+
+def without_server(
+    ctx: Context,
+    config: ParallelConfig,
+    argv: Sequence[str],
+    *,
+    timings: str = "",
+    notes: Sequence[str] = (),
+) -> Commands:
+    """Commands of an engine that loads the model for one run."""
+    lines = [f"# {note}" for note in notes]
+    if config.dp > 1:
+        lines.append(f"# {config.dp} replicas: start it {config.dp} times, each on its own devices")
+    return Commands(
+        serve=f"# {ctx.behaviour.engine} has no server: the request loads the model and runs it",
+        request="\n".join([*lines, shell(argv)]),
+        benchmark=benchmark(ctx, config, argv, timings),
+    )
+
+
+__all__ = ["PROMPT", "benchmark", "is_image", "launcher", "output_name", "shell", "without_server"]

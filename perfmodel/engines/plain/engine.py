@@ -1,0 +1,192 @@
+"""An engine made of `Facts`: versions, behaviour, rules, searched axes, commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from perfmodel.engines.base import Behaviour, Commands, Context, Launch, Rule, Version
+from perfmodel.engines.plain.facts import (
+    AXES,
+    DeviceLike,
+    Facts,
+    ModelFacts,
+    Starter,
+    resolve_version,
+)
+from perfmodel.engines.vllm_omni.behaviour import (
+    available_backends,
+    backend_name,
+    platform_of,
+)
+from perfmodel.spec.parallel import ParallelConfig
+from perfmodel.spec.workload import Options
+from perfmodel.stages.base import Traits
+
+Reader = Callable[[Sequence[str]], Launch]
+
+
+class ModelLike(Protocol):
+    """What is read of a model here."""
+
+    @property
+    def slug(self) -> str:
+        """Catalogue id."""
+
+
+@dataclass(frozen=True)
+class PlainEngine:
+    """The engine object.
+
+    Attributes:
+        facts: everything that is known of it.
+        starter: renders its commands.
+        reader: reads its launch command.
+        extra_rules: rules that only this engine has.
+    """
+
+    facts: Facts
+    starter: Starter
+    reader: Reader
+    extra_rules: tuple[Rule, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """Engine id."""
+        return self.facts.name
+
+    def version(self, text: str | None = None, dated: str | None = None) -> Version:
+        """Version from a release number, a day or None (the release that was read)."""
+        return resolve_version(self.facts, text, dated)
+
+    def behaviour(
+        self, model: object, device: object, version: Version, options: Options
+    ) -> Behaviour:
+        """How the engine runs `model` on `device`, options resolved."""
+        return _behaviour(self.facts, model, device, version, options)  # type: ignore[arg-type]
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Legality rules, in the order in which they are reported."""
+        from perfmodel.engines.plain.rules import RULES
+
+        return (*RULES, *self.extra_rules)
+
+    def searched_axes(self, behaviour: Behaviour) -> tuple[str, ...]:
+        """Keys of `ParallelConfig` that do something for this model."""
+        axes = (
+            ("cfg", behaviour.has_cfg),
+            ("ulysses", behaviour.has_sp),
+            ("ring", behaviour.has_sp and behaviour.has_ring),
+            ("tp", behaviour.has_tp),
+            ("pp", behaviour.has_pp),
+            ("hsdp", behaviour.has_hsdp),
+            ("vae_patch", behaviour.has_vae_patch),
+        )
+        return tuple(axis for axis, useful in axes if useful)
+
+    def commands(self, ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands:
+        """Start, request and benchmark texts; `predicted_s` is the expected request time [s]."""
+        return self.starter(ctx, config, predicted_s)
+
+    def read_launch(self, argv: Sequence[str]) -> Launch:
+        """Read the engine's launch command as typed.
+
+        Raises:
+            BadInput: unknown flags or values, each with the nearest known one.
+        """
+        return self.reader(argv)
+
+
+def _resolved(
+    facts: Facts, found: ModelFacts | None, device: DeviceLike, options: Options
+) -> tuple[Options, tuple[str, ...]]:
+    """The options with defaults filled in, and the names that were filled."""
+    platform = platform_of(device.family)
+    chosen = options.attention_backend
+    backend = facts.aliases.get(chosen.upper(), backend_name(chosen)) if chosen else ""
+    compiled = options.compile if options.compile is not None else bool(found and found.compiled)
+    banded = bool(found and found.banded_vae) and options.vae_mode == "tile"
+    fast_path = options.vae_fast_path or (found.vae_fast_path if found else "off")
+    update = {
+        "attention_backend": backend or facts.attention(device),
+        "compile": compiled and platform != "npu",
+        "vae_fast_path": fast_path,
+        "vae_mode": "spatial_shard_height" if banded else options.vae_mode,
+    }
+    filled = tuple(
+        name
+        for name in ("attention_backend", "compile", "vae_fast_path")
+        if getattr(options, name) is None
+    )
+    return options.model_copy(update=update), filled
+
+
+def _behaviour(
+    facts: Facts, model: ModelLike, device: DeviceLike, version: Version, options: Options
+) -> Behaviour:
+    found = facts.model(model.slug)
+    resolved, assumed = _resolved(facts, found, device, options)
+    backend = resolved.attention_backend or "TORCH_SDPA"
+    platform = platform_of(device.family)
+    ring = (facts.ring_attention or facts.attention)(device)
+    base = Behaviour(
+        engine=facts.name,
+        version=version.label,
+        date=version.date,
+        terms=facts.terms,
+        attention_backend=backend,
+        cross_attention_backend=backend,
+        ring_attention_backend=ring,
+        attention_explicit=options.attention_backend is not None,
+        attention_available=available_backends(device),
+        platform=platform if platform in facts.platforms else "",
+        compiled=bool(resolved.compile),
+        rank_order=facts.rank_order,
+        ulysses_copies=facts.copies,
+        cfg_on_distilled_refused=False,
+        dp_flag_refused=False,
+        vae_tiling_default=options.vae_tiling == "on",
+        result_crosses_processes=facts.server,
+        time_ends=facts.stays,
+        options=resolved,
+        assumed=assumed,
+        sources=facts.sources,
+        **{f"has_{axis}": False for axis in AXES if axis not in ("ulysses", "ring")},  # type: ignore[arg-type]
+        has_sp=False,
+    )
+    return base if found is None else _with_model(base, found)
+
+
+def _with_model(base: Behaviour, found: ModelFacts) -> Behaviour:
+    options, axes = base.options, found.axes
+    return replace(
+        base,
+        pipeline=found.pipeline,
+        traits=Traits(
+            fused_qkv=found.fused_qkv,
+            understanding_each_forward=found.text_each_forward,
+            condition_whole_clip=found.whole_clip,
+            frame_rounding=found.rounding,
+            vae_fast_path=options.vae_fast_path or "off",
+            boundary_ratio=found.boundary_ratio,
+            text_bits=found.text_bits,
+            vae_bits=found.vae_bits,
+            vae_encode_bits=found.encode_bits,
+        ),
+        auto_pad=found.auto_pad,
+        pad_masked=found.pad_masked,
+        fused_blocks=found.fused_blocks,
+        has_sp=bool(axes & {"ulysses", "ring", "allgather"}),
+        has_ring="ring" in axes,
+        has_allgather="allgather" in axes,
+        has_tp="tp" in axes,
+        has_cfg="cfg" in axes,
+        has_pp="pp" in axes,
+        has_hsdp="hsdp" in axes,
+        has_vae_patch="vae_patch" in axes,
+        has_text_encoder_tp="text_encoder_tp" in axes,
+        has_spatial_shard=found.banded_vae,
+        vae_result_on_rank0=not found.vae_everywhere,
+        offload_modes=found.offload_modes,
+    )

@@ -1,0 +1,174 @@
+"""Facts about an engine as data: the models it runs, the axes that do something, its defaults.
+
+vLLM-Omni has a folder of code of its own; the other engines differ from one another only in such
+facts and in how they are started.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from perfmodel.engines.base import Commands, Context, Version
+from perfmodel.errors import BadInput, Problem
+from perfmodel.spec.parallel import ParallelConfig
+
+AXES = ("cfg", "ulysses", "ring", "allgather", "tp", "pp", "hsdp", "vae_patch", "text_encoder_tp")
+"""Axes that an engine may lack for a model (data parallelism is a second process everywhere)."""
+
+
+class DeviceLike(Protocol):
+    """What is read of a device here."""
+
+    @property
+    def family(self) -> str:
+        """Architecture family."""
+
+    @property
+    def compute_capability(self) -> str | None:
+        """CUDA compute capability, e.g. ``10.3``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """How an engine runs one model.
+
+    Attributes:
+        pipeline: class or script of the engine.
+        axes: keys of `ParallelConfig` that do something.
+        fused_qkv: q, k and v are one product.
+        text_each_forward: the text tower of the denoiser runs again in every forward.
+        whole_clip: image-to-video encodes the image repeated over all frames; None as the model.
+        rounding: of frames; None as the model.
+        text_bits, vae_bits: bits of an activation in the text encoder and in the VAE.
+        encode_bits: the same in the VAE's encoder.
+        vae_fast_path: fused VAE kernels by default.
+        auto_pad: tokens that do not divide are padded.
+        pad_masked: padding builds an attention mask.
+        banded_vae: a distributed decode cuts bands of rows, not tiles.
+        vae_everywhere: every rank ends with the decoded clip.
+        fused_blocks: hand-written fused kernels in place of chains of small ones.
+        compiled: blocks are compiled unless asked otherwise.
+        offload_modes: offload options that exist.
+        boundary_ratio: expert boundary that wins over the checkpoint's.
+    """
+
+    pipeline: str
+    axes: frozenset[str] = frozenset()
+    fused_qkv: bool = False
+    text_each_forward: bool = False
+    whole_clip: bool | None = None
+    rounding: str | None = None
+    text_bits: int = 16
+    vae_bits: int = 16
+    encode_bits: int = 16
+    vae_fast_path: str = "off"
+    auto_pad: bool = True
+    pad_masked: bool = False
+    banded_vae: bool = False
+    vae_everywhere: bool = False
+    fused_blocks: bool = False
+    compiled: bool = False
+    offload_modes: tuple[str, ...] = ("none",)
+    boundary_ratio: float | None = None
+
+
+Attention = Callable[[DeviceLike], str]
+Starter = Callable[[Context, ParallelConfig, float], Commands]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """One engine.
+
+    Attributes:
+        name, title: id, and as people write it.
+        terms: name of its latency terms file.
+        releases: release number to the day it was published; the last is the one that was read.
+        models: slug pattern to facts, the first match counts.
+        platforms: of ``cuda``, ``rocm`` and ``npu``.
+        attention: default backend on a device.
+        ring_attention: backend of ring chunks on a device; None as `attention`.
+        copies: full copies around each Ulysses exchange.
+        rank_order: axes from fastest to slowest.
+        server: a process of its own answers requests, so the result crosses processes.
+        stays: what the published end-to-end time of this engine ends with: ``response``, or
+            ``result`` when the file is written after the clock stopped.
+        sources: where the facts were read.
+        aliases: further backend names to the ones known here.
+    """
+
+    name: str
+    title: str
+    terms: str
+    releases: Mapping[str, str]
+    models: tuple[tuple[str, ModelFacts], ...]
+    platforms: tuple[str, ...] = ("cuda",)
+    attention: Attention
+    ring_attention: Attention | None = None
+    copies: int = 2
+    rank_order: tuple[str, ...] = ("tp", "ulysses", "ring", "pp", "cfg", "dp")
+    server: bool = False
+    stays: str = "result"
+    sources: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def model(self, slug: str) -> ModelFacts | None:
+        """Facts of the model `slug`; None when the engine does not run it."""
+        return next((found for pattern, found in self.models if re.match(pattern, slug)), None)
+
+
+_DATE = re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?$")
+
+
+def resolve_version(facts: Facts, text: str | None, dated: str | None = None) -> Version:
+    """Version from a release number, a day or None (the release that was read).
+
+    Facts of one release only are known for these engines: another release or day is named as it
+    was asked for and runs on the same facts, with a warning for a release that was never read.
+
+    Raises:
+        BadInput: neither a release nor a day, and no `dated`.
+    """
+    label, day = list(facts.releases.items())[-1]
+    if text is None and dated is None:
+        return Version(label, day)
+    asked = text if text is not None else str(dated)
+    if asked in facts.releases:
+        return Version(asked, facts.releases[asked])
+    if _is_day(asked):
+        return Version(f"main at {asked}", asked if len(asked) > 7 else f"{asked}-28")
+    if re.match(r"v?\d+\.\d+", asked):
+        return Version(asked, day, problems=(_nearest(facts, asked, label),))
+    if dated is not None and _is_day(dated):
+        return resolve_version(facts, dated)
+    raise BadInput(
+        Problem(
+            "engine-version",
+            f'"{asked}" is neither a {facts.title} version nor a day; legal: '
+            f"{', '.join(facts.releases)} or a day such as {day}; try --engine {facts.name}",
+            field="--engine",
+            value=asked,
+            legal_values=tuple(facts.releases),
+            suggestions=(f"--engine {facts.name}",),
+        )
+    )
+
+
+def _is_day(text: str) -> bool:
+    match = _DATE.match(text)
+    return bool(match and 1 <= int(match[2]) <= 12 and 1 <= int(match[3] or 1) <= 31)
+
+
+def _nearest(facts: Facts, asked: str, label: str) -> Problem:
+    return Problem(
+        "engine-version",
+        f"{facts.title} {asked} was not read here; the behaviour of {label} is taken",
+        field="--engine",
+        value=asked,
+        legal_values=tuple(facts.releases),
+        suggestions=(f"{facts.name}@{label}",),
+        severity="warning",
+    )

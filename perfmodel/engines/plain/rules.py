@@ -1,0 +1,187 @@
+"""Rules of engines that are described by facts: what the engine has, then how degrees multiply."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from perfmodel.engines.base import BoolColumn, Context, Rule, mask
+from perfmodel.engines.nearest import divisors, refusal, words
+from perfmodel.engines.vllm_omni.rules_mesh import MESH_RULES
+from perfmodel.engines.vllm_omni.rules_options import OPTION_RULES
+from perfmodel.engines.vllm_omni.rules_sequence import SEQUENCE_RULES
+from perfmodel.errors import Problem
+from perfmodel.spec.parallel import Layouts, ParallelConfig
+
+_SHARED_MESH = (
+    "world-size",
+    "cfg-branches",
+    "tp-divides",
+    "hsdp-with",
+    "hsdp-mesh",
+    "idle-gpus",
+)
+_SHARED_SEQUENCE = ("ulysses-heads", "sp-tokens", "tokens-padded")
+
+
+def _taken(rules: tuple[Rule, ...], names: tuple[str, ...]) -> tuple[Rule, ...]:
+    """Rules that every engine of this kind shares; they are arithmetic, not one engine's code."""
+    by_id = {rule.id: replace(rule, source="") for rule in rules}
+    return tuple(by_id[name] for name in names)
+
+
+def named(ctx: Context) -> str:
+    """``xdit 0.7.0``."""
+    return f"{ctx.behaviour.engine} {ctx.behaviour.version}"
+
+
+def _model(ctx: Context, layouts: Layouts) -> BoolColumn:
+    return np.full(len(layouts), not ctx.behaviour.pipeline)
+
+
+def _model_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    return Problem(
+        "model-not-in-engine",
+        f"{ctx.model} has 0 pipelines in {named(ctx)}; try --engine vllm-omni",
+        field="--model",
+        value=ctx.model_id,
+        suggestions=("--engine vllm-omni",),
+    )
+
+
+def _device(ctx: Context, layouts: Layouts) -> BoolColumn:
+    return np.full(len(layouts), not ctx.behaviour.platform)
+
+
+def _device_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    return Problem(
+        "device-not-in-engine",
+        f"{named(ctx)} does not run on {ctx.device or ctx.device_family}; try --engine vllm-omni",
+        field="--gpus",
+        value=ctx.device,
+        suggestions=("--engine vllm-omni",),
+    )
+
+
+def _offload(ctx: Context, layouts: Layouts) -> BoolColumn:
+    return np.full(len(layouts), ctx.behaviour.options.offload not in ctx.behaviour.offload_modes)
+
+
+def _offload_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    given, modes = ctx.behaviour.options.offload, ctx.behaviour.offload_modes
+    return Problem(
+        "offload-mode",
+        f"--offload {given} does not exist for {ctx.model} in {named(ctx)}; legal: {words(modes)}; "
+        f"try --offload {modes[-1]}",
+        field="--offload",
+        value=given,
+        legal_values=modes,
+        suggestions=(f"--offload {modes[-1]}",),
+    )
+
+
+def missing_axes(ctx: Context) -> tuple[str, ...]:
+    """Keys of `ParallelConfig` that the engine does not have for this model."""
+    behaviour = ctx.behaviour
+    has = {
+        "cfg": behaviour.has_cfg,
+        "ulysses": behaviour.has_sp,
+        "ring": behaviour.has_sp and behaviour.has_ring,
+        "allgather": behaviour.has_allgather,
+        "tp": behaviour.has_tp,
+        "pp": behaviour.has_pp,
+        "hsdp": behaviour.has_hsdp,
+        "vae_patch": behaviour.has_vae_patch,
+        "text_encoder_tp": behaviour.has_text_encoder_tp,
+    }
+    return tuple(axis for axis, exists in has.items() if not exists)
+
+
+def _axis(ctx: Context, layouts: Layouts) -> BoolColumn:
+    broken = np.zeros(len(layouts), bool)
+    for axis in missing_axes(ctx):
+        broken |= getattr(layouts, axis) > 1
+    return broken
+
+
+def _axis_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    axis = next(key for key in missing_axes(ctx) if getattr(config, key) > 1)
+    clash = f"{axis}={getattr(config, axis)} does not exist for {ctx.model} in {named(ctx)}"
+    return refusal("engine-axis", ctx, config, axis, clash, (1,))
+
+
+def _replica(layouts: Layouts) -> np.ndarray:
+    return np.asarray(layouts.world_size // layouts.dp)
+
+
+def _bands(ctx: Context, layouts: Layouts) -> BoolColumn:
+    uneven = (layouts.vae_patch > 1) & (layouts.vae_patch != _replica(layouts))
+    return mask(uneven & ctx.behaviour.has_spatial_shard)
+
+
+def _bands_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    ranks = config.world_size // config.dp
+    clash = (
+        f"vae_patch={config.vae_patch} cuts the VAE over some of {ranks} ranks, but "
+        f"{named(ctx)} cuts it over all of them or none"
+    )
+    return refusal("vae-all-ranks", ctx, config, "vae_patch", clash, sorted({1, ranks}))
+
+
+def _patch(ctx: Context, layouts: Layouts) -> BoolColumn:
+    return mask((layouts.vae_patch > layouts.world_size) & ~_bands(ctx, layouts))
+
+
+def _patch_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    world = config.world_size
+    clash = f"vae_patch={config.vae_patch} needs as many ranks, and there are {world}"
+    return refusal("vae-patch-world", ctx, config, "vae_patch", clash, divisors(world))
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        id="model-not-in-engine",
+        per_layout=False,
+        title="The engine must have a pipeline for the model.",
+        violated=_model,
+        problem=_model_problem,
+    ),
+    Rule(
+        id="device-not-in-engine",
+        per_layout=False,
+        title="The engine must run on the device.",
+        violated=_device,
+        problem=_device_problem,
+    ),
+    *_taken(OPTION_RULES, ("missing-peak",)),
+    Rule(
+        id="offload-mode",
+        per_layout=False,
+        title="The engine must have the offload mode for the model.",
+        violated=_offload,
+        problem=_offload_problem,
+    ),
+    Rule(
+        id="engine-axis",
+        title="A degree above 1 needs an axis that the engine has for the model.",
+        violated=_axis,
+        problem=_axis_problem,
+    ),
+    *_taken(MESH_RULES, _SHARED_MESH),
+    *_taken(SEQUENCE_RULES, _SHARED_SEQUENCE),
+    Rule(
+        id="vae-all-ranks",
+        title="A VAE that is cut into bands of rows is cut over all ranks of a replica, or none.",
+        violated=_bands,
+        problem=_bands_problem,
+        source="https://pypi.org/project/xfuser/0.7.0/ xfuser/core/distributed/parallel_state.py; "
+        "https://pypi.org/project/sglang/0.5.23/ runtime/distributed/parallel_state.py",
+    ),
+    Rule(
+        id="vae-patch-world",
+        title="vae_patch is at most the world size.",
+        violated=_patch,
+        problem=_patch_problem,
+    ),
+)

@@ -1,0 +1,54 @@
+"""SGLang Diffusion (``sglang serve`` / ``sglang generate``)."""
+
+from __future__ import annotations
+
+from perfmodel.engines.plain.attention import flash_but_workstation
+from perfmodel.engines.plain.engine import PlainEngine
+from perfmodel.engines.plain.facts import Facts, ModelFacts
+from perfmodel.engines.sglang_diffusion.commands import read_launch, render
+from perfmodel.engines.sglang_diffusion.rules import RULES
+
+_WHEEL = "https://pypi.org/project/sglang/0.5.23/ sglang/multimodal_gen/"
+_AXES = frozenset({"cfg", "ulysses", "ring", "tp", "hsdp", "vae_patch"})
+
+
+def _model(pipeline: str, **facts: object) -> ModelFacts:
+    """Hand-written fused kernels run eagerly; T5 in fp32; the VAE in bands of rows."""
+    return ModelFacts(
+        pipeline=pipeline,
+        axes=_AXES,
+        fused_blocks=True,
+        banded_vae=True,
+        vae_everywhere=True,
+        offload_modes=("none", "auto", "text-encoder", "layerwise"),
+        **facts,  # type: ignore[arg-type]
+    )
+
+
+# Precisions: configs/pipeline_configs/*.py (vae_decode_precision, text_encoder_precisions).
+FACTS = Facts(
+    name="sglang-diffusion",
+    title="SGLang Diffusion",
+    terms="sglang-diffusion",
+    releases={"0.5.23": "2026-10-30"},
+    models=(
+        (r"cosmos3", _model("Cosmos3Pipeline")),
+        (
+            r"(wan2\.2|fastwan2\.2)",
+            _model("WanPipeline-2.2", text_bits=32, vae_bits=32, encode_bits=32),
+        ),
+        (r"(wan|fastwan)", _model("WanPipeline", text_bits=32, encode_bits=32)),
+        (r"(hunyuanvideo|qwen-image|flux|z-image|ltx|helios|sana|sd3|cosmos)", _model("Pipeline")),
+    ),
+    platforms=("cuda", "rocm", "npu"),
+    attention=flash_but_workstation,
+    server=True,
+    aliases={"FA": "FLASH_ATTN", "FA2": "FLASH_ATTN", "AITER": "FLASH_ATTN"},
+    sources=(
+        f"{_WHEEL}runtime/server_args/server_args.py",
+        f"{_WHEEL}runtime/platforms/cuda.py",
+        f"{_WHEEL}configs/pipeline_configs/wan.py, cosmos3.py",
+        f"{_WHEEL}runtime/models/vaes/wanvae.py (bands of rows over all ranks)",
+    ),
+)
+ENGINE = PlainEngine(facts=FACTS, starter=render, reader=read_launch, extra_rules=RULES)

@@ -1,0 +1,146 @@
+"""``sglang serve`` commands, written and read; requests to its video and image routes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from perfmodel.engines.base import Commands, Context, Launch
+from perfmodel.engines.plain.commands import PROMPT, REPEATS, is_image, output_name, shell
+from perfmodel.engines.plain.launch import Grammar, read
+from perfmodel.spec.parallel import ParallelConfig
+
+PORT = 30000
+POLL_S = 0.2
+_BACKENDS = {"FLASH_ATTN": "fa", "TORCH_SDPA": "torch_sdpa", "SAGE_ATTN": "sage_attn"}
+
+
+@cache
+def known_flags() -> dict[str, dict[str, Any]]:
+    """Flags of sglang 0.5.23 (server, generate, benchmark), by spelling."""
+    loaded = json.loads((Path(__file__).parent / "flags.json").read_text(encoding="utf-8"))
+    flags: dict[str, dict[str, Any]] = loaded["flags"]
+    return flags
+
+
+def serve_words(ctx: Context, config: ParallelConfig) -> list[str]:
+    """``sglang serve`` and its flags."""
+    options = ctx.behaviour.options
+    found = ["sglang", "serve", "--model-path", ctx.hf_id or ctx.model_id]
+    found += ["--num-gpus", str(config.world_size), *_degree_words(config)]
+    if config.world_size > 1:
+        found += ["--vae-config.use-parallel-decode", str(config.vae_patch > 1).lower()]
+    if config.vae_tiling:
+        found += ["--vae-tiling", "true"]
+    if ctx.behaviour.attention_explicit:
+        found += ["--attention-backend", _BACKENDS.get(options.attention_backend or "", "fa")]
+    if ctx.behaviour.compiled:
+        found += ["--enable-torch-compile", "true"]
+    if options.offload == "layerwise":
+        found += ["--dit-layerwise-offload", "true"]
+    elif options.offload == "none":
+        found += ["--dit-cpu-offload", "false", "--text-encoder-cpu-offload", "false"]
+    return [*found, "--port", str(PORT)]
+
+
+def _degree_words(config: ParallelConfig) -> list[str]:
+    found = []
+    if config.ulysses * config.ring > 1:
+        found += ["--sp-degree", str(config.ulysses * config.ring)]
+        found += ["--ulysses-degree", str(config.ulysses), "--ring-degree", str(config.ring)]
+    if config.tp > 1:
+        found += ["--tp-size", str(config.tp)]
+    if config.dp > 1:
+        found += ["--dp-size", str(config.dp)]
+    if config.cfg > 1:
+        found += ["--enable-cfg-parallel", "true", "--cfg-parallel-size", str(config.cfg)]
+    if config.hsdp > 1:
+        found += ["--use-fsdp-inference", "true", "--hsdp-shard-dim", str(config.hsdp)]
+        if config.hsdp_replicate > 1:
+            found += ["--hsdp-replicate-dim", str(config.hsdp_replicate)]
+    return found
+
+
+def request_fields(ctx: Context) -> dict[str, object]:
+    """Fields of the request, numbers as numbers."""
+    fields: dict[str, object] = {"prompt": PROMPT, "size": f"{ctx.width}x{ctx.height}"}
+    if not is_image(ctx):
+        fields |= {"num_frames": ctx.frames, "fps": int(ctx.fps)}
+    fields |= {"num_inference_steps": ctx.steps, "guidance_scale": ctx.guidance, "seed": ctx.seed}
+    if ctx.flow_shift is not None and not is_image(ctx):
+        fields["flow_shift"] = ctx.flow_shift
+    return fields
+
+
+def _request(ctx: Context) -> str:
+    base = f"http://localhost:{PORT}/v1"
+    fields = {key: f"{value}" for key, value in request_fields(ctx).items()}
+    form = " ".join(f"-F {quote(f'{key}={value}')}" for key, value in fields.items())
+    if ctx.has_input_image:
+        form += " -F " + quote(f"{'image' if is_image(ctx) else 'input_reference'}=@input.png")
+    if is_image(ctx):
+        if not ctx.has_input_image:
+            body = quote(json.dumps(request_fields(ctx)))
+            send = "curl -sS --fail-with-body -H 'Content-Type: application/json'"
+            return f"{send} -d {body} -o response.json {base}/images/generations"
+        return f"curl -sS --fail-with-body {form} -o response.json {base}/images/edits"
+    reader = "python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])'"
+    return "\n".join(
+        [
+            f"id=$(curl -sS --fail-with-body {form} {base}/videos | {reader} id)",
+            f'until [ "$(curl -sS {base}/videos/$id | {reader} status)" != in_progress ] '
+            f'&& [ "$(curl -sS {base}/videos/$id | {reader} status)" != queued ]; '
+            f"do sleep {POLL_S}; done",
+            f"curl -sS --fail-with-body -o {output_name(ctx)} {base}/videos/$id/content",
+        ]
+    )
+
+
+def _benchmark(ctx: Context) -> str:
+    words = ["python3", "-m", "sglang.multimodal_gen.benchmarks.bench_serving"]
+    words += ["--port", str(PORT), "--dataset", "random", "--num-prompts", str(REPEATS)]
+    words += ["--max-concurrency", "1", "--warmup-requests", "1"]
+    words += ["--width", str(ctx.width), "--height", str(ctx.height)]
+    if not is_image(ctx):
+        words += ["--num-frames", str(ctx.frames), "--fps", str(int(ctx.fps))]
+    words += ["--num-inference-steps", str(ctx.steps), "--output-file", "bench.json"]
+    return shell(words)
+
+
+def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands:
+    """Commands: the server, one request, the package's own benchmark."""
+    del predicted_s
+    return Commands(
+        serve=shell(serve_words(ctx, config)), request=_request(ctx), benchmark=_benchmark(ctx)
+    )
+
+
+def read_launch(argv: Sequence[str]) -> Launch:
+    """Read ``sglang serve ...`` or ``sglang generate ...`` as typed."""
+    grammar = Grammar(
+        engine="sglang-diffusion",
+        programs=("sglang",),
+        flags=known_flags(),
+        degrees={
+            "--ulysses-degree": "ulysses",
+            "--ring-degree": "ring",
+            "--tp-size": "tp",
+            "--dp-size": "dp",
+            "--cfg-parallel-size": "cfg",
+            "--hsdp-shard-dim": "hsdp",
+            "--hsdp-replicate-dim": "hsdp_replicate",
+            "--num-gpus": "num_gpus",
+        },
+        switches={
+            "--enable-torch-compile": ("option:compile", True),
+            "--dit-layerwise-offload": ("option:offload", "layerwise"),
+            "--vae-tiling": ("option:vae_tiling", "on"),
+            "--vae-config.use-parallel-decode": ("vae_patch", -1),
+        },
+        model=("--model-path",),
+    )
+    return read(grammar, argv)

@@ -1,0 +1,33 @@
+"""Rules of SGLang Diffusion alone."""
+
+from __future__ import annotations
+
+from perfmodel.engines.base import BoolColumn, Context, Rule, mask
+from perfmodel.engines.nearest import refusal
+from perfmodel.errors import Problem
+from perfmodel.spec.parallel import Layouts, ParallelConfig
+
+
+def _product(ctx: Context, layouts: Layouts) -> BoolColumn:
+    mesh = layouts.cfg * layouts.sequence_parallel * layouts.tp * layouts.dp
+    return mask((layouts.hsdp > 1) & (layouts.world_size > mesh))
+
+
+def _product_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    clash = (
+        f"hsdp={config.hsdp} shards over ranks that cfg, ulysses, ring, tp and dp make, and there "
+        "are fewer"
+    )
+    return refusal("sglang-hsdp", ctx, config, "hsdp", clash, (1,))
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        id="sglang-hsdp",
+        title="Weight sharding reuses the ranks of the other degrees; it adds none.",
+        violated=_product,
+        problem=_product_problem,
+        source="https://pypi.org/project/sglang/0.5.23/ "
+        "sglang/multimodal_gen/runtime/server_args/server_args.py _validate_parallelism",
+    ),
+)

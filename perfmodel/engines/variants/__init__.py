@@ -1,0 +1,82 @@
+"""Projects around diffusers or Wan modules: their rules, with their own kernels and host terms.
+
+Each is one `ENGINE` by name; published records use these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from perfmodel.engines.diffusers.commands import read_launch, render
+from perfmodel.engines.diffusers.facts import FACTS as DIFFUSERS
+from perfmodel.engines.diffusers.facts import WAN
+from perfmodel.engines.plain.attention import flash
+from perfmodel.engines.plain.engine import PlainEngine
+from perfmodel.engines.plain.facts import Facts, ModelFacts
+
+
+def _like_diffusers(name: str, title: str, source: str, **changes: object) -> Facts:
+    merged: dict[str, object] = {
+        "name": name,
+        "title": title,
+        "terms": name,
+        "releases": {"main": "2026-06-01"},
+        "sources": (source, *DIFFUSERS.sources),
+        **changes,
+    }
+    return replace(DIFFUSERS, **merged)  # type: ignore[arg-type]
+
+
+# LightX2V: own modules in bf16, q, k and v apart, VAE and T5 in bf16, Ulysses and guidance groups.
+_LIGHTX2V = ModelFacts(
+    pipeline="LightX2V",
+    axes=frozenset({"cfg", "ulysses", "ring"}),
+    offload_modes=("none", "auto", "model", "layerwise"),
+)
+
+FACTS: Mapping[str, Facts] = {
+    facts.name: facts
+    for facts in (
+        _like_diffusers(
+            "cache-dit(diffusers)",
+            "cache-dit on diffusers",
+            "https://github.com/vipshop/cache-dit",
+        ),
+        _like_diffusers(
+            "diffusers+torchao",
+            "diffusers with torchao",
+            "https://github.com/sayakpaul/diffusers-torchao",
+            models=tuple(
+                (pattern, replace(found, compiled=True)) for pattern, found in DIFFUSERS.models
+            ),
+        ),
+        _like_diffusers(
+            "paraattention", "ParaAttention", "https://github.com/chengzeyi/ParaAttention"
+        ),
+        _like_diffusers(
+            "svg-dense-baseline",
+            "Sparse VideoGen, dense baseline",
+            "https://github.com/svg-project/Sparse-VideoGen",
+            attention=flash,
+        ),
+        _like_diffusers(
+            "lightx2v",
+            "LightX2V",
+            "https://github.com/ModelTC/LightX2V",
+            attention=flash,
+            models=((r"(wan|hunyuanvideo)", _LIGHTX2V),),
+        ),
+        _like_diffusers(
+            "fastvideo",
+            "FastVideo",
+            "https://github.com/hao-ai-lab/FastVideo",
+            attention=flash,
+            models=((r"(wan|fastwan|hunyuanvideo)", replace(WAN, pipeline="FastVideo")),),
+        ),
+    )
+}
+ENGINES = {
+    name: PlainEngine(facts=facts, starter=render, reader=read_launch)
+    for name, facts in FACTS.items()
+}

@@ -1,0 +1,60 @@
+"""xDiT (package xfuser): Ulysses, ring, guidance and weight sharding around diffusers pipelines."""
+
+from __future__ import annotations
+
+from perfmodel.engines.plain.attention import flash_hopper_else_cudnn
+from perfmodel.engines.plain.engine import PlainEngine
+from perfmodel.engines.plain.facts import Facts, ModelFacts
+from perfmodel.engines.xdit.commands import read_launch, render
+from perfmodel.engines.xdit.rules import RULES
+
+_WHEEL = "https://pypi.org/project/xfuser/0.7.0/ xfuser/"
+_RUNNER = frozenset({"cfg", "ulysses", "ring", "hsdp", "vae_patch"})
+
+
+def _model(pipeline: str, axes: frozenset[str] = _RUNNER, **facts: object) -> ModelFacts:
+    """A model of the runner: eager diffusers modules, rows of the VAE over all ranks."""
+    return ModelFacts(
+        pipeline=pipeline,
+        axes=axes,
+        banded_vae=True,
+        vae_everywhere=True,
+        offload_modes=("none", "auto", "model", "layerwise"),
+        **facts,  # type: ignore[arg-type]
+    )
+
+
+_NO_GUIDANCE = _RUNNER - {"cfg"}
+# Capabilities of each runner model: model_executor/models/runner_models/*.py.
+FACTS = Facts(
+    name="xdit",
+    title="xDiT",
+    terms="xdit",
+    releases={"0.7.0": "2026-09-25"},
+    models=(
+        (
+            r"cosmos3-(nano|super)$",
+            _model("xFuserCosmos3OmniPipeline", text_each_forward=True, whole_clip=True),
+        ),
+        (r"wan.*i2v", _model("xFuserWanImageToVideoPipeline")),
+        (r"wan", _model("xFuserWanPipeline")),
+        (r"hunyuanvideo", _model("xFuserHunyuanVideoPipeline", _NO_GUIDANCE)),
+        (r"flux\.?[12]", _model("xFuserFluxPipeline", _NO_GUIDANCE)),
+        (r"qwen-image", _model("xFuserQwenImagePipeline")),
+        (r"z-image", _model("xFuserZImagePipeline")),
+        (r"ltx", _model("xFuserLTX2Pipeline")),
+        (r"(sd3|stable-diffusion-3)", _model("xFuserStableDiffusion3Pipeline", _RUNNER | {"tp"})),
+        (r"(pixart|cogvideox|hunyuandit|sana)", _model("xFuserPipeline")),
+    ),
+    platforms=("cuda", "rocm", "npu"),
+    attention=flash_hopper_else_cudnn,
+    copies=2,
+    aliases={"FLASH_3": "FLASH_ATTN", "FLASH_4": "FLASH_ATTN", "AITER": "FLASH_ATTN"},
+    sources=(
+        f"{_WHEEL}config/config.py, config/args.py",
+        f"{_WHEEL}core/distributed/parallel_state.py (rank order tp, sp, pp, cfg, dp)",
+        f"{_WHEEL}model_executor/layers/usp.py (q, k and v in one exchange)",
+        f"{_WHEEL}model_executor/models/runner_models/",
+    ),
+)
+ENGINE = PlainEngine(facts=FACTS, starter=render, reader=read_launch, extra_rules=RULES)

@@ -1,0 +1,132 @@
+"""``xdit`` commands, written and read.
+
+A VAE that shares the ranks of the denoiser (``--use_parallel_vae``) is what the runner models have.
+The older examples also know ``--vae_parallel_size N``: N more processes that only run the VAE, so
+that the job has denoiser ranks + N processes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from perfmodel.engines.base import Commands, Context, Launch
+from perfmodel.engines.plain.commands import PROMPT, is_image, without_server
+from perfmodel.engines.plain.launch import Grammar, read
+from perfmodel.errors import BadInput, Problem
+from perfmodel.spec.parallel import ParallelConfig
+
+TIMINGS = "timings.json"
+ITERATIONS = 4
+_DEGREES = {
+    "--ulysses_degree": "ulysses",
+    "--ring_degree": "ring",
+    "--tensor_parallel_degree": "tp",
+    "--data_parallel_degree": "dp",
+    "--fully_shard_degree": "hsdp",
+    "--text_encoder_tp_degree": "text_encoder_tp",
+}
+_BACKENDS = {"FLASH_ATTN": "FLASH", "CUDNN_ATTN": "CUDNN", "TORCH_SDPA": "SDPA"}
+_OFFLOADS = {"model": "--enable_model_cpu_offload", "layerwise": "--enable_group_cpu_offload"}
+_QUANTISED = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4"}
+
+
+@cache
+def known_flags() -> dict[str, dict[str, Any]]:
+    """Flags of xDiT 0.7.0, by spelling, and those that its program passes to torchrun."""
+    loaded = json.loads((Path(__file__).parent / "flags.json").read_text(encoding="utf-8"))
+    torchrun = ("nnodes", "node_rank", "master_addr", "master_port", "nproc_per_node")
+    return {**loaded["flags"], **{f"--{name}": {} for name in torchrun}}
+
+
+def words(ctx: Context, config: ParallelConfig, iterations: int = 1) -> list[str]:
+    """``xdit`` and its flags."""
+    options = ctx.behaviour.options
+    found = ["xdit", "--model", ctx.hf_id or ctx.model_id]
+    for flag, key in _DEGREES.items():
+        if getattr(config, key) > 1:
+            found += [flag, str(getattr(config, key))]
+    if config.cfg > 1:
+        found.append("--use_cfg_parallel")
+    if config.vae_patch > 1:
+        found.append("--use_parallel_vae")
+    if config.vae_tiling:
+        found.append("--enable_tiling")
+    if ctx.behaviour.compiled:
+        found.append("--use_torch_compile")
+    if ctx.behaviour.attention_explicit:
+        found += ["--attention_backend", _BACKENDS.get(options.attention_backend or "", "SDPA")]
+    if options.offload in _OFFLOADS:
+        found.append(_OFFLOADS[options.offload])
+    if options.dtype in _QUANTISED:
+        found += ["--gemm_quantization", _QUANTISED[options.dtype]]
+    return found + _request(ctx) + ["--num_iterations", str(iterations)]
+
+
+def _request(ctx: Context) -> list[str]:
+    found = ["--height", str(ctx.height), "--width", str(ctx.width)]
+    if not is_image(ctx):
+        found += ["--num_frames", str(ctx.frames)]
+    found += ["--num_inference_steps", str(ctx.steps), "--guidance_scale", f"{ctx.guidance:g}"]
+    if ctx.flow_shift is not None:
+        found += ["--flow_shift", f"{ctx.flow_shift:g}"]
+    if ctx.has_input_image:
+        found += ["--input_images", "input.png"]
+    return [*found, "--seed", str(ctx.seed), "--prompt", PROMPT]
+
+
+def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands:
+    """Commands: one run, and one of several iterations that writes its timings."""
+    del predicted_s
+    one = without_server(ctx, config, words(ctx, config))
+    many = without_server(ctx, config, words(ctx, config, ITERATIONS), timings=TIMINGS)
+    return Commands(serve=one.serve, request=one.request, benchmark=many.benchmark)
+
+
+def read_launch(argv: Sequence[str]) -> Launch:
+    """Read ``xdit ...`` or ``torchrun ... runner.py ...`` as typed.
+
+    Raises:
+        BadInput: unknown flags; PipeFusion, which the model does not cost.
+    """
+    grammar = Grammar(
+        engine="xdit",
+        programs=("xdit", "runner.py"),
+        flags=known_flags(),
+        degrees={
+            **_DEGREES,
+            "--pipefusion_parallel_degree": "pipefusion",
+            "--nproc_per_node": "num_gpus",
+        },
+        switches={
+            "--use_cfg_parallel": ("cfg", 2),
+            "--use_parallel_vae": ("vae_patch", -1),
+            "--enable_tiling": ("option:vae_tiling", "on"),
+            "--use_torch_compile": ("option:compile", True),
+            "--enable_model_cpu_offload": ("option:offload", "model"),
+            "--enable_group_cpu_offload": ("option:offload", "layerwise"),
+        },
+    )
+    _refuse_pipefusion(argv)
+    return read(grammar, argv)
+
+
+def _refuse_pipefusion(argv: Sequence[str]) -> None:
+    text = " ".join(argv).replace("=", " ").replace("-degree", "_degree").split()
+    flag = "--pipefusion_parallel_degree"
+    degree = text[text.index(flag) + 1] if flag in text[:-1] else "1"
+    if degree != "1":
+        raise BadInput(
+            Problem(
+                "pipefusion",
+                f"{flag} {degree}: patch pipelining with stale activations is not modelled; "
+                f"try --ulysses_degree {degree}",
+                field="--parallel",
+                value=degree,
+                legal_values=("1",),
+                suggestions=(f"--ulysses_degree {degree}",),
+            )
+        )
