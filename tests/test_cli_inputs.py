@@ -20,11 +20,12 @@ from perfmodel.cli.inputs import (
     read_system,
     read_workload,
 )
-from perfmodel.cli.measured import read_log, read_measured
+from perfmodel.cli.measured import read_measured
 from perfmodel.cli.values import Collector, number, pairs, size, switch, whole
 from perfmodel.errors import BadInput
 from perfmodel.spec.parallel import KEYS, parse_parallel
 from perfmodel.spec.workload import Options, Workload
+from perfmodel.verify.readings import read_log
 
 
 def typed(**values) -> Given:
@@ -251,7 +252,7 @@ def test_response_headers_and_logs_are_read(tmp_path):
 
 def test_profiler_lines_keep_their_unit():
     log = "WanPipeline.diffuse took 25.9 s\nWanPipeline.text_encoder.forward: 45.2 ms\n"
-    assert dict(read_log(log)) == {
+    assert read_log(log).measured_ms == {
         "denoise": pytest.approx(25_900.0),
         "text_encode": pytest.approx(45.2),
     }

@@ -44,6 +44,9 @@ STAGE_NAMES = {
     "diffuse": "denoise",
 }
 
+SUMS = ("pipeline_forward", "denoise_per_step")
+"""What a measurement may also name: the first four stages together, denoise over its steps."""
+
 
 def predict(
     workload: Workload,
@@ -255,7 +258,7 @@ def _stage_rows(
     table: Table, record: object, measured: Mapping[str, float]
 ) -> tuple[StageRow, ...]:
     """The stage table, with measurements where they were given, and the request below it."""
-    seen = _stage_values({k: v for k, v in measured.items() if k != "request"}, "--measured")
+    seen = _stage_values(_by_stage(measured, table), "--measured")
     predicted, low, high = record.stages_ms, record.stages_low_ms, record.stages_high_ms  # type: ignore[attr-defined]
     rows = [
         _stage_row(
@@ -275,6 +278,19 @@ def _stage_rows(
         request = sum(seen.values())
     rows.append(_stage_row("request", latency_s * MS_PER_S, ends, request, None, None))
     return tuple(rows)
+
+
+def _by_stage(measured: Mapping[str, float], table: Table) -> dict[str, float]:
+    """Measured stages [ms], with what sums and rates of them imply."""
+    found = {k: v for k, v in measured.items() if k not in ("request", *SUMS)}
+    if "denoise_per_step" in measured:
+        steps = int(table.session.job.shape.steps)
+        found.setdefault("denoise", measured["denoise_per_step"] * steps)
+    known = ("request", "pipeline_forward", "video_encode")
+    if all(name in measured for name in known):
+        rest = measured["request"] - measured["pipeline_forward"] - measured["video_encode"]
+        found.setdefault("transfer", max(rest, 0.0))
+    return found
 
 
 def _stage_row(

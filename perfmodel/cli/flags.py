@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import Literal
 
 Kind = Literal["text", "switch", "list"]
@@ -32,8 +33,14 @@ class Flag:
 
     @property
     def key(self) -> str:
-        """Python name: ``gpu_memory``."""
-        return self.name.replace("-", "_")
+        """Python name: ``gpu_memory``; ``from_`` where the name is a keyword."""
+        return key_of(self.name)
+
+
+def key_of(name: str) -> str:
+    """The Python name of a flag."""
+    key = name.replace("-", "_")
+    return f"{key}_" if iskeyword(key) else key
 
 
 MACHINE = (
@@ -169,6 +176,34 @@ VARY = (
         example="gpus=4xB300,8xH200",
     ),
 )
+PLAN = (
+    Flag("max-runs", "at most so many runs", metavar="N", default="6", example="3"),
+    Flag(
+        "budget",
+        "wall time of all runs, one after the other: 30m, 1h30m",
+        metavar="TIME",
+        example="30m",
+    ),
+    Flag(
+        "candidates",
+        "only these configurations: ids, parted by commas; may be repeated",
+        "list",
+        metavar="ID,ID",
+        example="cfg2_usp2,usp4",
+    ),
+)
+VERIFY = (
+    Flag(
+        "from",
+        "run records (JSONL) that run_all.sh or records convert wrote; may be repeated",
+        "list",
+        metavar="FILE",
+        example="sweep/results.jsonl",
+    ),
+    Flag("plan", "the plan behind them (plan.json); default: the one beside them", metavar="FILE"),
+    Flag("include-doubtful", "also learn from records that are marked doubtful", "switch"),
+    Flag("study", "where what was learnt is kept; none keeps nothing", metavar="FILE"),
+)
 REJECTED = (Flag("rejected", "list every rule that rejected combinations", "switch"),)
 COMMANDS = (
     Flag(
@@ -189,5 +224,5 @@ OUTPUT = (
 WORK = (*MACHINE, *REQUEST, *ENGINE)
 """What describes the question; shared by every command that predicts."""
 
-ALL = (*WORK, *SEARCH, *PARALLEL, *BESIDE, *VARY, *REJECTED, *COMMANDS, *OUTPUT)
+ALL = (*WORK, *SEARCH, *PARALLEL, *BESIDE, *VARY, *PLAN, *VERIFY, *REJECTED, *COMMANDS, *OUTPUT)
 BY_KEY = {flag.key: flag for flag in ALL}

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from perfmodel.cli.flags import Flag
+from perfmodel.cli.flags import Flag, key_of
 from perfmodel.errors import BadInput, Problem
 
 Value = str | bool | tuple[str, ...]
@@ -91,7 +91,7 @@ def _read_config(path: Path, flags: Sequence[Flag]) -> Iterator[tuple[str, Value
     by_name = {flag.key: flag for flag in flags}
     problems: list[Problem] = []
     for name, value in _load(path).items():
-        key = str(name).replace("-", "_")
+        key = key_of(str(name))
         if key not in by_name:
             problems.append(_unknown(path, str(name), [flag.name for flag in flags]))
             continue

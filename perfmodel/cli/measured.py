@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from perfmodel.cli.inputs import stage_name
 from perfmodel.cli.values import number
 from perfmodel.errors import BadInput, Problem
-from perfmodel.units import MS_PER_S
+from perfmodel.verify.readings import read
 
 FURTHER = ("request", "pipeline_forward", "denoise_per_step")
-# profiler suffixes of a pipeline class, as its server prints and sends them
-PROFILED = {
-    "diffuse": "denoise",
-    "vae.encode": "vae_encode",
-    "vae.decode": "vae_decode",
-    "text_encoder.forward": "text_encode",
-    "forward": "pipeline_forward",
-}
-_HEADER = re.compile(r"^<?\s*x-(inference-time-s|stage-durations)\s*:\s*(.+?)\s*$", re.I | re.M)
-_MP4 = re.compile(r"Video response encoding \(MP4 bytes\):\s*([\d.]+)\s*ms")
-_PROFILE = re.compile(
-    r"\.(diffuse|vae\.encode|vae\.decode|text_encoder\.forward|forward)\b[^\d\n]{0,40}?"
-    r"(\d+(?:\.\d+)?(?:e-?\d+)?)\s*(ms|s)\b"
-)
+REQUEST_KEYS = ("server", "e2e", "client")
+"""Record keys that mean the whole request, the best first."""
 
 
 def read_measured(text: str) -> dict[str, float]:
@@ -37,7 +22,7 @@ def read_measured(text: str) -> dict[str, float]:
     """
     path = Path(text)
     if path.is_file():
-        found = dict(read_log(path.read_text(encoding="utf-8", errors="replace")))
+        found = _named(read(path.read_text(encoding="utf-8", errors="replace")).measured_ms)
     elif "=" in text:
         found = _pairs(text)
     else:
@@ -47,30 +32,12 @@ def read_measured(text: str) -> dict[str, float]:
     return found
 
 
-def read_log(text: str) -> Iterator[tuple[str, float]]:
-    """Stage times of headers and logs, in ms; the last line about a stage counts."""
-    for name, value in _HEADER.findall(text):
-        if name.lower() == "stage-durations":
-            yield from _durations(value)
-        elif (seconds := number(value)) is not None:
-            yield "request", seconds * MS_PER_S
-    for stage, value, unit in _PROFILE.findall(text):
-        yield PROFILED[stage], float(value) * (MS_PER_S if unit == "s" else 1.0)
-    for value in _MP4.findall(text):
-        yield "video_encode", float(value)
-
-
-def _durations(text: str) -> Iterator[tuple[str, float]]:
-    try:
-        durations = json.loads(text)
-    except ValueError:
-        return
-    for name, seconds in durations.items() if isinstance(durations, dict) else ():
-        for suffix, stage in PROFILED.items():
-            value = number(str(seconds))
-            if str(name).endswith(f".{suffix}") and value is not None:
-                yield stage, value * MS_PER_S
-                break
+def _named(measured_ms: dict[str, float]) -> dict[str, float]:
+    """Record keys by the names of the stage table; what it has no row for is left out."""
+    stages = ("text_encode", "vae_encode", "denoise", "vae_decode", "transfer", "video_encode")
+    kept = {key: measured_ms[key] for key in (*stages, *FURTHER) if key in measured_ms}
+    whole = next((measured_ms[key] for key in REQUEST_KEYS if key in measured_ms), None)
+    return kept if whole is None else {"request": whole, **kept}
 
 
 def _pairs(text: str) -> dict[str, float]:

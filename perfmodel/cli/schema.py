@@ -15,13 +15,15 @@ HOMES = {
     "recommend": "perfmodel.report.answer:Answer",
     "predict": "perfmodel.report.answer:PredictAnswer",
     "compare": "perfmodel.report.answer:CompareAnswer",
+    "plan": "perfmodel.report.plan_answer:PlanAnswer",
+    "verify": "perfmodel.report.verify_answer:VerifyAnswer",
     "validate": "perfmodel.validate.report:ValidateAnswer",
     "workload": "perfmodel.spec.workload:Workload",
     "options": "perfmodel.spec.workload:Options",
     "hardware": "perfmodel.spec.hardware:Device",
     "model": "perfmodel.spec.model:ModelSpec",
 }
-ANSWERS = ("recommend", "predict", "compare", "validate")
+ANSWERS = ("recommend", "predict", "compare", "plan", "verify", "validate")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 

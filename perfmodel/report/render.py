@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Literal
 
 from perfmodel.report.answer import (
@@ -44,6 +45,13 @@ _LATER_COLUMNS = (
     "tied_with_best",
     "lossless",
 )
+
+
+LATER_PAGES = {
+    "PlanAnswer": "perfmodel.report.plan_page:plan_page",
+    "VerifyAnswer": "perfmodel.report.verify_page:verify_page",
+}
+"""Pages of answers that `recommend` need not load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,9 @@ def _page(answer: Document, form: Format, look: Look) -> str:
         from perfmodel.report.compare_page import compare_page
 
         page = compare_page(answer, seconds)
+    elif (home := LATER_PAGES.get(type(answer).__name__)) is not None:
+        module, _, function = home.partition(":")
+        page = getattr(import_module(module), function)(answer, look.commands, seconds)
     else:
         raise TypeError(f"no page for {type(answer).__name__}")
     if form == "md":
@@ -115,6 +126,9 @@ def _csv_cases(answer: Document) -> list[tuple[dict[str, str], Prediction | None
         return [({}, row) for row in answer.recommendations]
     if isinstance(answer, PredictAnswer):
         return [({}, answer.prediction)] if answer.prediction else []
+    cases: list[tuple[dict[str, str], Prediction | None]] | None = getattr(answer, "cases", None)
+    if cases is not None:
+        return cases
     rows: tuple[CompareRow, ...] = answer.rows if isinstance(answer, CompareAnswer) else ()
     return [({**row.values, "status": row.status}, row.prediction) for row in rows]
 

@@ -29,6 +29,8 @@ class RunRecord(BaseModel):
         sweep: records that differ only in `parallel` share it; `sweep_of` the stage to compare.
         forwards: transformer forwards of the request, where not steps x branches.
         doubtful: something was assumed by whoever read the source.
+        error: why a run gave no measurement; `http_status` of its last request.
+        plan, run: the plan and the run of it that this measures.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
@@ -72,6 +74,11 @@ class RunRecord(BaseModel):
     sweep_of: str | None = None
     doubtful: bool = False
     note: str | None = None
+    repeats: Any = None
+    error: str | None = None
+    http_status: int | None = None
+    plan: str | None = None
+    run: str | None = None
 
 
 def read_records(paths: Iterable[Path]) -> tuple[list[RunRecord], list[Problem]]:

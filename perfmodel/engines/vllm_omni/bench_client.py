@@ -3,6 +3,8 @@
 The source of this file is what ``commands.benchmark`` prints: it is sent to python as it stands.
 It takes one JSON argument (the job), does the warm-ups, then the measured requests, and appends one
 run record (a JSON object in a line) to the file that the job names.  Times are milliseconds.
+The variable PERFMODEL_JOB may hold keys that replace those of the job, such as repeats.  A request
+that fails is a record too: its HTTP status and what the server said, without times.
 """
 
 import datetime
@@ -23,6 +25,7 @@ STAGES = {
     ".vae.decode": "vae_decode",
     ".text_encoder.forward": "text_encode",
 }
+SAID_CHARACTERS = 500
 MS_PER_S = datetime.timedelta(seconds=1) / datetime.timedelta(milliseconds=1)
 
 
@@ -54,17 +57,31 @@ def stages_ms(durations: dict[str, float]) -> dict[str, float]:
     return found
 
 
-def send(job: dict[str, Any]) -> tuple[dict[str, float], float | None]:
-    """One request: times by record key, and the server's peak memory in MiB."""
+def send(job: dict[str, Any]) -> dict[str, Any]:
+    """One request.
+
+    Returns:
+        ``times`` by record key, ``status``, ``headers`` (those that begin with X-), ``peak``: the
+        server's peak memory in MiB or None, and ``error``: what went wrong or None.
+    """
     if job["form"]:
         body, kind = multipart(job["fields"], job["uploads"])
     else:
         body, kind = json.dumps(job["fields"]).encode(), "application/json"
     request = urllib.request.Request(job["url"], data=body, headers={"Content-Type": kind})
     start = time.perf_counter()
-    with urllib.request.urlopen(request, timeout=job["timeout_s"]) as answer:
-        payload, headers = answer.read(), answer.headers
+    try:
+        with urllib.request.urlopen(request, timeout=job["timeout_s"]) as answer:
+            payload, headers, status = answer.read(), answer.headers, answer.status
+    except urllib.error.HTTPError as error:
+        said = error.read().decode("utf-8", "replace")[:SAID_CHARACTERS]
+        return {"status": error.code, "error": f"HTTP {error.code}: {said}"}
+    except OSError as error:
+        return {"status": None, "error": f"no answer: {error}"}
     times = {"client": (time.perf_counter() - start) * MS_PER_S}
+    if job.get("output"):
+        with open(job["output"], "wb") as out:
+            out.write(payload)
     if headers.get("X-Inference-Time-S"):
         times["server"] = float(headers["X-Inference-Time-S"]) * MS_PER_S
     peak = headers.get("X-Peak-Memory-MB")
@@ -73,7 +90,9 @@ def send(job: dict[str, Any]) -> tuple[dict[str, float], float | None]:
         metrics = json.loads(payload).get("metrics") or {}
         durations, peak = metrics.get("stage_durations") or {}, metrics.get("peak_memory_mb")
     times.update(stages_ms(durations))
-    return times, float(peak) if peak else None
+    shown = {name: value for name, value in headers.items() if name.lower().startswith("x-")}
+    peak = float(peak) if peak else None
+    return {"times": times, "status": status, "headers": shown, "peak": peak, "error": None}
 
 
 def wait_for(url: str, patience_s: float) -> None:
@@ -89,32 +108,53 @@ def wait_for(url: str, patience_s: float) -> None:
             time.sleep(2)
 
 
-def main() -> None:
-    """Warm up, measure, append the record."""
-    job = json.loads(sys.argv[1])
-    wait_for(job["health"], job["patience_s"])
-    for _ in range(job["warmups"]):
-        send(job)
-    rows, peaks = [], []
-    for number in range(job["repeats"]):
-        times, peak = send(job)
-        rows.append(times)
-        peaks.append(peak)
-        print(f"request {number + 1}: {times}", flush=True)
+def summary(rows: list[dict[str, float]]) -> dict[str, float]:
+    """Median, least and most of each time."""
     measured: dict[str, float] = {}
     for key in rows[0]:
         values = [row[key] for row in rows if key in row]
         measured[key] = round(statistics.median(values), 3)
         measured[key + "_min"] = round(min(values), 3)
         measured[key + "_max"] = round(max(values), 3)
-    record = dict(job["record"], measured_ms=measured, repeats=job["repeats"])
-    record["source_date"] = datetime.date.today().isoformat()
-    if any(peaks):
-        record["peak_memory_mib"] = max(peak for peak in peaks if peak)
-        record["memory_kind"] = "reserved"
+    return measured
+
+
+def append(job: dict[str, Any], found: dict[str, Any]) -> None:
+    """The run record: what was asked, what was found, the day."""
+    record = {**job["record"], **found, "source_date": datetime.date.today().isoformat()}
     with open(job["out"], "a", encoding="utf-8") as out:
         out.write(json.dumps(record) + "\n")
     print("record added to", job["out"])
+
+
+def main() -> None:
+    """Warm up, measure, append the record."""
+    job = json.loads(sys.argv[1])
+    job.update(json.loads(os.environ.get("PERFMODEL_JOB") or "{}"))
+    wait_for(job["health"], job["patience_s"])
+    answers = []
+    for number in range(job["warmups"] + job["repeats"]):
+        answer = send(job)
+        if answer["error"]:
+            failure = {"http_status": answer["status"], "error": answer["error"]}
+            append(job, {"measured_ms": {}, **failure})
+            raise SystemExit(answer["error"])
+        if number >= job["warmups"]:
+            answers.append(answer)
+            print(f"request {len(answers)}: {answer['times']}", flush=True)
+    last = answers[-1]
+    found: dict[str, Any] = {
+        "measured_ms": summary([answer["times"] for answer in answers]),
+        "repeats": job["repeats"],
+        "http_status": last["status"],
+        "server_headers": last["headers"],
+    }
+    if job.get("output"):
+        found["output_file"] = os.path.abspath(job["output"])
+    peaks = [answer["peak"] for answer in answers if answer["peak"]]
+    if peaks:
+        found.update(peak_memory_mib=max(peaks), memory_kind="reserved")
+    append(job, found)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Which few configurations to measure, and the scripts that measure them."""

@@ -1,0 +1,228 @@
+"""What is believed about the times of all configurations, before and after measurements.
+
+A request's time is a sum over sources of error (kinds of time that are wrong together, see
+`pipeline.uncertainty`), each times the exponential of an unknown log-multiplier ``x``.  Beyond
+them every parallel axis has a log-multiplier of the stage that it splits, once per doubling: the
+laws share most of their error between layouts, and what they do not share shows by axis.
+
+The multipliers are Gaussian in the logarithm.  A measured stage (or sum of stages) updates them by
+iterated linearisation, so that configurations which nobody ran move with those that were run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.pipeline.evaluate import STAGES, Evaluation
+from perfmodel.pipeline.lines import Column
+from perfmodel.pipeline.uncertainty import REPEAT_FRAC, parts_s
+from perfmodel.spec.parallel import Layouts
+
+Matrix = NDArray[np.float64]
+
+Z80 = 1.2815515594457831
+"""Standard deviations of an 80 % half-width."""
+
+AXIS_HALFWIDTH = {
+    "cfg": 0.02,
+    "ulysses": 0.03,
+    "ring": 0.05,
+    "allgather": 0.05,
+    "tp": 0.03,
+    "pp": 0.05,
+    "hsdp": 0.06,
+    "vae_patch": 0.12,
+    "vae_tiling": 0.12,
+}
+"""Relative 80 % half-width of a stage per doubling of an axis: priors; ``axis.NAME`` in the spread
+of an engine's terms file takes their place."""
+
+OWN_FRAC = 0.01
+"""Relative 80 % half-width of what a single configuration shares with no other."""
+
+FIT_FRAC = 0.02
+"""Relative 80 % half-width of the form of the model itself: no measured stage is fitted closer."""
+
+BOUND_SD = 2.5
+"""A measurement moves no multiplier further than this many of its own standard deviations."""
+
+STEPS = 12
+"""Linearisations of an update; the exponentials converge in three or four."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One measured time.
+
+    Attributes:
+        row: configuration.
+        stages: stages that the time covers.
+        seconds: measured.
+        noise_frac: relative 80 % half-width of the measurement.
+    """
+
+    row: int
+    stages: tuple[str, ...]
+    seconds: float
+    noise_frac: float = REPEAT_FRAC
+
+
+@dataclass(frozen=True)
+class Belief:
+    """Log-multipliers of S sources of error, and what they act on in N configurations.
+
+    Attributes:
+        sources: names; ``axis.NAME`` for an axis.
+        prior_sd: standard deviation of each log-multiplier before any measurement, ``[S]``.
+        mean, cov: what is believed now, ``[S]`` and ``[S, S]``.
+        seconds: predicted time of each source by stage, ``[S, N]``.
+        powers: how often each source multiplies a whole stage, ``[S, N]`` by stage.
+    """
+
+    sources: tuple[str, ...]
+    prior_sd: Column
+    mean: Column
+    cov: Matrix
+    seconds: Mapping[str, Matrix]
+    powers: Mapping[str, Matrix]
+
+    @property
+    def count(self) -> int:
+        """Configurations."""
+        return int(next(iter(self.seconds.values())).shape[1])
+
+    @cached_property
+    def latency_s(self) -> Column:
+        """Request time of each configuration at the mean, ``[N]``."""
+        return self.time_s(STAGES)
+
+    def time_s(self, stages: Iterable[str], at: Column | None = None) -> Column:
+        """Time of some stages at log-multipliers `at` (default: the mean), ``[N]``."""
+        x = self.mean if at is None else at
+        zero = np.zeros(self.count)
+        return sum((self._stage_s(name, x) for name in stages), zero)
+
+    def take(self, rows: NDArray[np.intp]) -> Belief:
+        """The same over some of the configurations."""
+        return replace(
+            self,
+            seconds={name: table[:, rows] for name, table in self.seconds.items()},
+            powers={name: table[:, rows] for name, table in self.powers.items()},
+        )
+
+    def _stage_s(self, name: str, x: Column) -> Column:
+        """``[S] -> [N]`` or ``[D, S] -> [D, N]``."""
+        times: Column = np.exp(x) @ self.seconds[name]
+        if name in self.powers:
+            times = times * np.exp(x @ self.powers[name])
+        return times
+
+    def slope(self, row: int, stages: Sequence[str], x: Column) -> tuple[float, Column]:
+        """Logarithm of the time of some stages in one row, and its gradient, ``[S]``."""
+        whole, gradient = 0.0, np.zeros(len(self.sources))
+        for name in stages:
+            parts = np.exp(x) * self.seconds[name][:, row]
+            power = self.powers[name][:, row] if name in self.powers else np.zeros_like(x)
+            scale = float(np.exp(x @ power))
+            whole += scale * float(parts.sum())
+            gradient += scale * (parts + power * float(parts.sum()))
+        return log(whole), gradient / whole
+
+    def draws_s(self, count: int, seed: int = 0) -> Matrix:
+        """`count` request times of every configuration, errors drawn together, ``[count, N]``."""
+        random = np.random.default_rng(seed)
+        root = _root(self.cov)
+        x = self.mean + random.standard_normal((count, len(self.sources))) @ root.T
+        times = sum((self._stage_s(name, x) for name in STAGES), np.zeros((count, self.count)))
+        own = random.standard_normal(times.shape) * log_sd(OWN_FRAC)
+        return np.asarray(times * np.exp(own))
+
+    def halfwidth_frac(self) -> Column:
+        """Relative 80 % half-width of each request time, ``[N]``."""
+        slopes = np.stack([self.slope(row, STAGES, self.mean)[1] for row in range(self.count)])
+        variance = np.einsum("ns,st,nt->n", slopes, self.cov, slopes) + log_sd(OWN_FRAC) ** 2
+        return np.asarray(np.expm1(Z80 * np.sqrt(variance)))
+
+
+def log_sd(halfwidth_frac: float) -> float:
+    """Standard deviation of a logarithm from a relative 80 % half-width."""
+    return float(np.log1p(halfwidth_frac) / Z80)
+
+
+def believe(evaluation: Evaluation) -> Belief:
+    """The belief that the predictions and their stated half-widths amount to."""
+    halfwidths: dict[str, float] = {}
+    pieces: dict[tuple[str, str], Column] = {}
+    for stage in STAGES:
+        for source, seconds, halfwidth in parts_s(evaluation.stages[stage], evaluation.job.spread):
+            halfwidths[source] = halfwidth
+            pieces[source, stage] = pieces.get((source, stage), 0.0) + seconds
+    exponents = axis_powers(evaluation.layouts)
+    for axis in {axis for axes in exponents.values() for axis in axes}:
+        name = f"axis.{axis}"
+        halfwidths[name] = evaluation.job.spread.get(name, AXIS_HALFWIDTH[axis])
+    names = tuple(sorted(halfwidths))
+    size = len(evaluation.layouts)
+    empty = np.zeros(size)
+    times = {s: np.stack([pieces.get((n, s), empty) for n in names]) for s in STAGES}
+    powers = {
+        stage: np.stack([axes.get(n.removeprefix("axis."), empty) for n in names])
+        for stage, axes in exponents.items()
+    }
+    sd = np.array([log_sd(halfwidths[name]) for name in names])
+    return Belief(names, sd, np.zeros(len(names)), np.diag(sd**2), times, powers)
+
+
+def axis_powers(layouts: Layouts) -> dict[str, dict[str, Column]]:
+    """Doublings of each axis by the stage that it splits."""
+    split = ("cfg", "ulysses", "ring", "allgather", "tp", "pp")
+    denoise = {axis: np.log2(getattr(layouts, axis)) for axis in split}
+    denoise["hsdp"] = (layouts.hsdp > 1).astype(float)
+    patch = np.log2(layouts.vae_patch)
+    tiling = ((layouts.vae_tiling > 0) & (layouts.vae_patch == 1)).astype(float)
+    vae = {"vae_patch": patch, "vae_tiling": tiling}
+    found = {"denoise": denoise, "vae_encode": vae, "vae_decode": vae}
+    used = {stage: {a: p for a, p in axes.items() if p.any()} for stage, axes in found.items()}
+    return {stage: axes for stage, axes in used.items() if axes}
+
+
+def learn(belief: Belief, observations: Sequence[Observation]) -> Belief:
+    """The belief after some measurements, from the belief before them.
+
+    Gauss-Newton on the Gaussian posterior of the log-multipliers; each ends within `BOUND_SD`
+    prior standard deviations of no change.
+
+    Raises:
+        ValueError: a time that is not positive, or no predicted time to compare it with.
+    """
+    if not observations:
+        return belief
+    target = np.log([seen.seconds for seen in observations])
+    variance = np.array([_variance(seen) for seen in observations])
+    x = belief.mean
+    for _ in range(STEPS):
+        pairs = [belief.slope(seen.row, seen.stages, x) for seen in observations]
+        value = np.array([pair[0] for pair in pairs])
+        slope = np.stack([pair[1] for pair in pairs])
+        spread = slope @ belief.cov @ slope.T + np.diag(variance)
+        gain = np.linalg.solve(spread, slope @ belief.cov).T
+        x = belief.mean + gain @ (target - value - slope @ (belief.mean - x))
+        x = np.clip(x, -BOUND_SD * belief.prior_sd, BOUND_SD * belief.prior_sd)
+    cov = belief.cov - gain @ slope @ belief.cov
+    return replace(belief, mean=x, cov=(cov + cov.T) / 2)
+
+
+def _variance(seen: Observation) -> float:
+    return log_sd(seen.noise_frac) ** 2 + log_sd(OWN_FRAC) ** 2 + log_sd(FIT_FRAC) ** 2
+
+
+def _root(cov: Matrix) -> Matrix:
+    """A matrix whose square is `cov`, also where it is singular."""
+    values, vectors = np.linalg.eigh(cov)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))

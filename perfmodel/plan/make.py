@@ -1,0 +1,336 @@
+"""From a question to a plan: the few runs that most likely contain the best configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import ascii_uppercase
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel import engines
+from perfmodel.api import header, misfit
+from perfmodel.api.records import Table, prediction, with_commands
+from perfmodel.api.session import Session, open_session
+from perfmodel.api.table import build_table, legality, search_space
+from perfmodel.engines.base import problems
+from perfmodel.engines.records import run_record
+from perfmodel.errors import BadInput, Problem, Refused
+from perfmodel.pipeline.lines import Column
+from perfmodel.plan.belief import Belief, Matrix, believe
+from perfmodel.plan.changes import changes, things, words
+from perfmodel.plan.choose import DRAWS, Choice, choose
+from perfmodel.plan.left_out import left_out
+from perfmodel.report.answer import Answer, Prediction
+from perfmodel.report.plan_answer import PlanAnswer, PlanRun, StopRule
+from perfmodel.search.rank import rank, score
+from perfmodel.spec.hardware import System
+from perfmodel.spec.parallel import Layouts, ParallelConfig, parse_parallel
+from perfmodel.spec.workload import Options, Workload
+from perfmodel.units import PERCENT, S_PER_MINUTE
+
+START_S = 180.0
+"""Start of a server: processes, weights from disk, graph capture.  A prior."""
+
+WARMUPS = 1
+REPEATS = 3
+MAX_RUNS = 6
+CONTENDERS = 160
+"""Configurations that are drawn: the fastest by prediction."""
+
+OBJECTIVES = ("latency", "throughput", "cost")
+
+
+@dataclass(frozen=True)
+class Field:
+    """All configurations that may be run.
+
+    Attributes:
+        table: predictions of all legal configurations.
+        rows: those that fit, best predicted first.
+        scale: objective over request time, of all rows.
+        pick: what `recommend` puts first.
+        belief: over all rows.
+    """
+
+    table: Table
+    rows: NDArray[np.intp]
+    scale: Column
+    pick: int
+    belief: Belief
+
+    @property
+    def contenders(self) -> NDArray[np.intp]:
+        """The rows that are drawn."""
+        return self.rows[:CONTENDERS]
+
+    def draws(self, seed: int = 0) -> Matrix:
+        """Objectives of the contenders, drawn together, ``[DRAWS, contenders]``."""
+        rows = self.contenders
+        return self.belief.take(rows).draws_s(DRAWS, seed) * self.scale[rows]
+
+    def minutes(self, repeats: float = REPEATS) -> Column:
+        """Wall time of a run of each row: start, warm-up, requests."""
+        job = self.table.session.job
+        first_s = job.machine.term("first_request_s")
+        requests = repeats + WARMUPS
+        seconds = START_S + first_s + requests * self.table.evaluation.latency_s
+        return np.asarray(seconds / S_PER_MINUTE)
+
+
+def plan(
+    workload: Workload,
+    system: System,
+    *,
+    engine: str = engines.DEFAULT_ENGINE,
+    options: Options | None = None,
+    objective: str = "latency",
+    max_runs: int = MAX_RUNS,
+    budget_minutes: float | None = None,
+    candidates: Sequence[str | ParallelConfig] = (),
+    use_all_gpus: bool = False,
+    fit: Path | None = None,
+    strict: bool = False,
+) -> PlanAnswer | Answer:
+    """The few runs that decide which configuration to use.
+
+    Args:
+        workload: the request.
+        system: the machine.
+        engine: ``name[@version|@date]``.
+        options: fixed choices.
+        objective: latency, throughput or cost.
+        max_runs: at most so many runs.
+        budget_minutes: wall time of all runs, one after the other.
+        candidates: only these configurations (ids or records); empty: the whole search space.
+        use_all_gpus: leave out configurations of fewer devices.
+        fit: calibration file.
+        strict: refuse priors.
+
+    Returns:
+        The plan; where nothing fits, the answer that `recommend` gives.
+
+    Raises:
+        BadInput, Refused, MissingData: see `perfmodel.errors`.
+    """
+    session = open_session(workload, system, engine=engine, options=options, fit=fit, strict=strict)
+    found = survey(session, objective, candidates, use_all_gpus=use_all_gpus)
+    if not isinstance(found, Field):
+        return found
+    draws = found.draws()
+    rows = found.contenders
+    configs = [found.table.evaluation.layouts.row(int(row)) for row in rows]
+    world = found.table.evaluation.layouts.world_size[rows]
+    minutes = found.minutes()[rows]
+    choice = choose(
+        draws,
+        int(np.flatnonzero(rows == found.pick)[0]),
+        minutes * world,
+        minutes,
+        lambda candidate, runs: min(things(changes(configs[r], configs[candidate])) for r in runs),
+        max_runs=max_runs,
+        budget_minutes=budget_minutes,
+        repeats=REPEATS,
+    )
+    return _answer(found, draws, choice, objective, budget_minutes, max_runs)
+
+
+def survey(
+    session: Session,
+    objective: str = "latency",
+    candidates: Sequence[str | ParallelConfig] = (),
+    *,
+    use_all_gpus: bool = False,
+) -> Field | Answer:
+    """Predict everything that may be run; the answer of `recommend` where nothing fits.
+
+    Raises:
+        BadInput: an objective that no run measures, an id that cannot be read.
+        Refused: no legal configuration.
+    """
+    if objective not in OBJECTIVES:
+        legal = ", ".join(OBJECTIVES)
+        message = f"--objective {objective} needs no runs: it is no time; legal: {legal}"
+        raise BadInput(Problem("objective", message, "--objective", objective, OBJECTIVES))
+    layouts = _layouts(session, candidates)
+    table = build_table(session, layouts)
+    evaluation, num_gpus = table.evaluation, session.system.num_gpus
+    allowed = table.memory.fits.copy()
+    if use_all_gpus and (allowed & (layouts.world_size == num_gpus)).any():
+        allowed &= layouts.world_size == num_gpus
+    if not allowed.any():
+        answer = Answer(
+            workload=header.workload_info(session),
+            system=header.system_info(session),
+            engine=header.engine_info(session),
+            objective=objective,
+        )
+        return misfit.explain(session, table, answer)
+    scores = score(evaluation, table.memory.peak_bytes, objective, num_gpus)
+    order = np.flatnonzero(allowed)
+    order = order[np.argsort(scores[order], kind="stable")]
+    best = rank(evaluation, allowed, scores, table.memory.peak_bytes).order[0]
+    return Field(
+        table=table,
+        rows=order,
+        scale=scores / evaluation.latency_s,
+        pick=int(best),
+        belief=believe(evaluation),
+    )
+
+
+def _layouts(session: Session, candidates: Sequence[str | ParallelConfig]) -> Layouts:
+    """The legal layouts, of the whole search space or of those named."""
+    if not candidates:
+        found = legality(session, search_space(session))
+        if not found.legal.any():
+            broken = problems(session.engine.rules(), session.context, found.layouts.row(0))
+            raise Refused(*(p for p in broken if p.severity == "error"))
+        return found.layouts.take(found.legal)
+    configs = [c if isinstance(c, ParallelConfig) else parse_parallel(c)[0] for c in candidates]
+    rules, context = session.engine.rules(), session.context
+    broken = tuple(p for c in configs for p in problems(rules, context, c) if p.severity == "error")
+    if broken:
+        raise Refused(*dict.fromkeys(broken))
+    return Layouts.of(dict.fromkeys(configs))
+
+
+def _answer(
+    field: Field,
+    draws: Matrix,
+    choice: Choice,
+    objective: str,
+    budget_minutes: float | None,
+    max_runs: int,
+) -> PlanAnswer:
+    session = field.table.session
+    runs = _runs(field, choice)
+    extra = {"objective": objective, "max-runs": max_runs}
+    if budget_minutes is not None:
+        extra["budget"] = f"{budget_minutes:g}m"
+    command = header.command_line(session, "plan", extra)
+    share = runs[0].prediction.provenance_share
+    fitting = field.rows
+    return PlanAnswer(
+        workload=header.workload_info(session),
+        system=header.system_info(session),
+        engine=header.engine_info(session),
+        objective=objective,
+        trust=header.trust_word(share),
+        warnings=header.unique(
+            [
+                *header.base_warnings(session),
+                *header.prior_warning(session, share),
+                *_over_budget(runs, budget_minutes),
+            ]
+        ),
+        provenance=header.provenance(session),
+        command=command,
+        answer_id=header.answer_id(session, command),
+        runs=runs,
+        minutes=sum(run.minutes for run in runs),
+        gpu_minutes=sum(run.gpu_minutes for run in runs),
+        start_minutes=START_S / S_PER_MINUTE,
+        full_sweep_runs=len(fitting),
+        full_sweep_minutes=float(field.minutes()[fitting].sum()),
+        expected_loss_now_pct=choice.loss_now_frac * PERCENT,
+        expected_loss_after_pct=choice.loss_after_frac * PERCENT,
+        contains_best_share=choice.contains_frac,
+        stop_rules=_stop_rules(choice),
+        left_out=left_out(field.table, field.contenders, draws, choice.runs),
+    )
+
+
+def _over_budget(runs: Sequence[PlanRun], budget_minutes: float | None) -> list[Problem]:
+    spent = sum(run.minutes for run in runs)
+    if budget_minutes is None or spent <= budget_minutes:
+        return []
+    message = (
+        f"--budget {budget_minutes:g}m is less than one run: {runs[0].config_id} takes "
+        f"{spent:.1f} minutes; try --budget {np.ceil(spent):.0f}m"
+    )
+    return [Problem("budget", message, "--budget", f"{budget_minutes:g}m", severity="warning")]
+
+
+def letter_of(index: int) -> str:
+    """``A`` to ``Z``, then ``AA``, ``AB``, ..."""
+    first, last = divmod(index, len(ascii_uppercase))
+    return (ascii_uppercase[first - 1] if first else "") + ascii_uppercase[last]
+
+
+def _runs(field: Field, choice: Choice) -> tuple[PlanRun, ...]:
+    rows = [int(field.contenders[position]) for position in choice.runs]
+    configs = [field.table.evaluation.layouts.row(row) for row in rows]
+    made: list[PlanRun] = []
+    for index, row in enumerate(rows):
+        record = with_commands(field.table, row, prediction(field.table, row))
+        repeats = choice.repeats[index]
+        minutes = float(field.minutes(repeats)[row])
+        reference, text, question, changed = _compared(configs, index)
+        letter = letter_of(index)
+        made.append(
+            PlanRun(
+                letter=letter,
+                run_id=f"{letter}_{record.config_id}",
+                config_id=record.config_id,
+                reference=reference,
+                changes=text,
+                changed=changed,
+                question=question,
+                prediction=_against_first(record, made),
+                minutes=minutes,
+                gpu_minutes=minutes * record.num_gpus,
+                warmups=WARMUPS,
+                repeats=repeats,
+                best_share=choice.best_frac[index],
+            )
+        )
+    return tuple(made)
+
+
+def _against_first(record: Prediction, made: Sequence[PlanRun]) -> Prediction:
+    first_ms = made[0].prediction.latency_ms if made else record.latency_ms
+    if not first_ms or record.latency_ms is None:
+        return record
+    change = (record.latency_ms / first_ms - 1) * PERCENT
+    return record.model_copy(update={"vs_best_pct": change})
+
+
+def _compared(configs: Sequence[ParallelConfig], index: int) -> tuple[str | None, str, str, int]:
+    """(reference, what changes, question, things changed) against the nearest earlier run."""
+    if index == 0:
+        return None, "reference", "does the prediction hold?", 0
+    pairs = [(changes(configs[i], configs[index]), i) for i in range(index)]
+    found, nearest = min(pairs, key=lambda pair: (things(pair[0]), pair[1]))
+    text, question = words(found)
+    reference = letter_of(nearest)
+    return reference, f"{reference}, {text}", question, things(found)
+
+
+def _stop_rules(choice: Choice) -> tuple[StopRule, ...]:
+    """When to stop early, and when in any case."""
+    rules = []
+    for done, margin in choice.stops:
+        letters = [letter_of(i) for i in range(done)]
+        percent = margin * PERCENT
+        who = (
+            f"{letters[0]} and {letters[1]} differ"
+            if done == len(("A", "B"))
+            else f"the best of {letters[0]} to {letters[-1]} leads"
+        )
+        text = f"after {letters[-1]} if {who} by more than {percent:.0f} %"
+        rules.append(StopRule(after=letters[-1], margin_pct=percent, text=text))
+    last = letter_of(len(choice.runs) - 1)
+    return (*rules, StopRule(after=last, text=f"after {last} in any case"))
+
+
+def run_records(session: Session, answer: PlanAnswer) -> list[dict[str, object]]:
+    """What each run of a plan asks for, in the run-record format, without measurements."""
+    found = []
+    for run in answer.runs:
+        config = parse_parallel(run.config_id)[0]
+        record = run_record(session.context, config)
+        found.append({**record, "id": f"{answer.answer_id}-{run.run_id}"})
+    return found

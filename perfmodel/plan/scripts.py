@@ -1,0 +1,154 @@
+"""The scripts of a plan: a folder a run, one script for all, one for a batch system."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from math import ceil
+from pathlib import Path
+from shlex import quote
+
+from perfmodel.errors import BadInput, Problem
+from perfmodel.report.plan_answer import PlanAnswer, PlanRun
+from perfmodel.units import S_PER_MINUTE
+
+SHEBANG = "#!/usr/bin/env bash\n"
+PORT = re.compile(r"https?://(?:localhost|127\.0\.0\.1):(\d+)")
+LIMIT_FACTOR = 6
+"""A run is given up after so many times its expected minutes, and at least half an hour."""
+
+LEAST_LIMIT_S = 1800.0
+SLACK = 2
+"""A batch job asks for so many times the expected minutes."""
+
+
+def write_scripts(answer: PlanAnswer, records: list[dict[str, object]], folder: Path) -> list[str]:
+    """Write everything; what is there already (records of finished runs) stays.
+
+    Args:
+        answer: the plan.
+        records: what each run asks for, in the run-record format.
+        folder: made if it is not there.
+
+    Returns:
+        Names of the run folders.
+
+    Raises:
+        BadInput: the folder holds another plan, or cannot be written.
+    """
+    try:
+        _refuse_other_plan(answer, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        names = []
+        for run, record in zip(answer.runs, records, strict=True):
+            _write_run(answer, run, record, folder / run.run_id)
+            names.append(run.run_id)
+        _write(folder / "runner.py", _runner())
+        _write(folder / "run_all.sh", _run_all(names), executable=True)
+        _write(folder / "slurm.sh", _slurm(answer, names), executable=True)
+        _write(folder / "plan.json", answer.model_dump_json(indent=1) + "\n")
+    except OSError as error:
+        message = f"--out {folder} cannot be written: {error.strerror}"
+        raise BadInput(Problem("out", message, "--out", str(folder))) from None
+    return names
+
+
+def _refuse_other_plan(answer: PlanAnswer, folder: Path) -> None:
+    """A folder with results of another plan is not mixed with this one."""
+    path = folder / "plan.json"
+    if not path.exists():
+        return
+    try:
+        other = json.loads(path.read_text(encoding="utf-8")).get("answer_id")
+    except (ValueError, AttributeError):
+        other = None
+    results = folder / "results.jsonl"
+    if other != answer.answer_id and results.exists() and results.stat().st_size:
+        message = (
+            f"--out {folder} holds the results of another plan ({other}); "
+            f"try --out {folder.name}-{answer.answer_id}"
+        )
+        raise BadInput(Problem("out", message, "--out", str(folder)))
+
+
+def _write_run(answer: PlanAnswer, run: PlanRun, record: dict[str, object], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    commands = run.prediction.commands
+    assert commands is not None
+    job = {
+        "run": run.run_id,
+        "plan": answer.answer_id,
+        "minutes": round(run.minutes, 1),
+        "limit_s": max(LEAST_LIMIT_S, ceil(LIMIT_FACTOR * run.minutes) * S_PER_MINUTE),
+        "port": _port(commands.request or commands.benchmark or ""),
+        "record": record,
+    }
+    output = "output.mp4" if _is_video(answer) else "response.json"
+    changed = {"warmups": run.warmups, "repeats": run.repeats, "output": output}
+    enter = 'cd "$(dirname "${BASH_SOURCE[0]}")"\n'
+    head = f"{SHEBANG}set -euo pipefail\n{enter}"
+    _write(folder / "job.json", json.dumps(job, indent=1) + "\n")
+    _write(folder / "serve.sh", f"{head}{commands.serve}\n", executable=True)
+    _write(folder / "request.sh", f"{head}{commands.request}\n", executable=True)
+    export = f"export PERFMODEL_JOB={quote(json.dumps(changed))}\n"
+    _write(folder / "bench.sh", f"{head}{export}{commands.benchmark}\n", executable=True)
+
+
+def _is_video(answer: PlanAnswer) -> bool:
+    return bool(answer.workload and answer.workload.frames > 1)
+
+
+def _port(text: str) -> int | None:
+    found = PORT.search(text)
+    return int(found[1]) if found else None
+
+
+def _runner() -> str:
+    return (Path(__file__).parent / "runner.py").read_text(encoding="utf-8")
+
+
+def _run_all(names: list[str]) -> str:
+    runs = "\n".join(f"  {quote(name)}" for name in names)
+    return (
+        f"{SHEBANG}"
+        "# Runs what has no result yet; start it again after an interruption or a failure.\n"
+        "set -euo pipefail\n"
+        'cd "$(dirname "${BASH_SOURCE[0]}")"\n'
+        f"runs=(\n{runs}\n)\n"
+        'exec python3 runner.py "${runs[@]}"\n'
+    )
+
+
+def _slurm(answer: PlanAnswer, names: list[str]) -> str:
+    minutes = SLACK * max(run.minutes for run in answer.runs)
+    gpus = max(run.prediction.num_gpus for run in answer.runs)
+    nodes = answer.system.nodes if answer.system else 1
+    runs = "\n".join(f"  {quote(name)}" for name in names)
+    return (
+        f"{SHEBANG}"
+        f"#SBATCH --job-name=perfmodel-{answer.answer_id}\n"
+        f"#SBATCH --array=0-{len(names) - 1}\n"
+        f"#SBATCH --nodes={nodes}\n"
+        f"#SBATCH --gpus-per-node={ceil(gpus / nodes)}\n"
+        "#SBATCH --exclusive\n"
+        f"#SBATCH --time={_clock(minutes)}\n"
+        "#SBATCH --output=slurm-%A_%a.log\n"
+        "# Submit it from this folder: sbatch slurm.sh\n"
+        "set -euo pipefail\n"
+        'cd "${SLURM_SUBMIT_DIR:-.}"\n'
+        f"runs=(\n{runs}\n)\n"
+        'exec python3 runner.py "${runs[${SLURM_ARRAY_TASK_ID:?is set by sbatch}]}"\n'
+    )
+
+
+def _clock(minutes: float) -> str:
+    """``HH:MM:SS``, whole minutes."""
+    hours, rest = divmod(ceil(minutes), round(timedelta(hours=1) / timedelta(minutes=1)))
+    return f"{hours:02d}:{rest:02d}:00"
+
+
+def _write(path: Path, text: str, executable: bool = False) -> None:
+    path.write_text(text, encoding="utf-8")
+    if executable:
+        path.chmod(0o755)

@@ -1,0 +1,1 @@
+"""Measurements beside predictions: read them, judge them, learn from them."""
