@@ -17,6 +17,7 @@ FAMILIES = {
     "flux": "perfmodel.stages.flux",
     "flux2": "perfmodel.stages.flux2",
     "qwen_image": "perfmodel.stages.qwen_image",
+    "sd3": "perfmodel.stages.sd3",
 }
 
 

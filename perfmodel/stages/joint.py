@@ -102,7 +102,13 @@ class Stream:
 
 
 def two_stream(
-    spec: TransformerSpec, sizes: Sizes, style: Style, count: int, *, text_count: int | None = None
+    spec: TransformerSpec,
+    sizes: Sizes,
+    style: Style,
+    count: int,
+    *,
+    text_count: int | None = None,
+    latent_start: tuple[Op, ...] = (),
 ) -> tuple[Op, ...]:
     """`count` two-stream blocks.
 
@@ -112,6 +118,7 @@ def two_stream(
         style: small operators.
         count: blocks.
         text_count: blocks whose text stream goes on after attention (SD3: all but the last).
+        latent_start: what comes before attention in the latent stream, where it differs.
     """
     image = Stream(name="latent", rows=sizes.latent_rows, count=count)
     text = Stream(name="text", rows=sizes.text_rows, count=count, rotated=style.text_rope)
@@ -124,7 +131,7 @@ def two_stream(
             *stream_start(spec, sizes, style, replace(text, count=1, name="last text"), vectors=2),
         )
     return (
-        *stream_start(spec, sizes, style, image),
+        *(latent_start or stream_start(spec, sizes, style, image)),
         *text_start,
         *joint_attention(spec, sizes, style, "joint attention", count),
         *stream_end(spec, style, image),
