@@ -17,7 +17,7 @@ HOMES = {
     "compare": "perfmodel.report.answer:CompareAnswer",
     "plan": "perfmodel.report.plan_answer:PlanAnswer",
     "verify": "perfmodel.report.verify_answer:VerifyAnswer",
-    "validate": "perfmodel.validate.report:ValidateAnswer",
+    "validate": "perfmodel.report.validate_answer:ValidateAnswer",
     "workload": "perfmodel.spec.workload:Workload",
     "options": "perfmodel.spec.workload:Options",
     "hardware": "perfmodel.spec.hardware:Device",

@@ -28,6 +28,7 @@ DTYPES = {
 OFFLOADS = {None: "none", "none": "none", "model": "model", "layerwise": "layerwise"}
 
 BACKENDS = {
+    "SAGE": "SAGE_ATTN",
     "CUDNN": "CUDNN_ATTN",
     "FA2": "FLASH_ATTN",
     "FA3": "FLASH_ATTN",
