@@ -18,6 +18,7 @@ FAMILIES = {
     "flux2": "perfmodel.stages.flux2",
     "qwen_image": "perfmodel.stages.qwen_image",
     "sd3": "perfmodel.stages.sd3",
+    "z_image": "perfmodel.stages.z_image",
 }
 
 
