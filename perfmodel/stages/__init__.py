@@ -19,6 +19,8 @@ FAMILIES = {
     "qwen_image": "perfmodel.stages.qwen_image",
     "sd3": "perfmodel.stages.sd3",
     "z_image": "perfmodel.stages.z_image",
+    "hunyuan_video": "perfmodel.stages.hunyuan_video",
+    "hunyuan_video15": "perfmodel.stages.hunyuan_video15",
 }
 
 

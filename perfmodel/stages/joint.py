@@ -78,7 +78,8 @@ class Style:
         own_modulation: every block projects its own vectors (else they are shared).
         single_copy_bytes: eager copies around the attention of a single-stream block, a hidden
             element (joining q and k again after the latent part was rotated).
-        mask_bytes: eager bytes a pair of tokens, for building an attention mask in every block.
+        masked: text padding is masked in attention.
+        mask_bytes: eager bytes a pair of tokens, for building that mask in every block.
     """
 
     rms_bytes: float = RMS_BYTES
@@ -88,6 +89,7 @@ class Style:
     fused_qkv: bool = True
     own_modulation: bool = True
     single_copy_bytes: float = 0.0
+    masked: bool = False
     mask_bytes: float = 0.0
 
 
@@ -248,6 +250,7 @@ def joint_attention(
         kv_heads=spec.kv_heads,
         head_dim=spec.head_dim,
         role=Role.SELF,
+        masked=style.masked,
         tensor_split=divided,
     )
     split = Split.COLUMN if divided else Split.NONE

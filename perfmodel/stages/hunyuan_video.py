@@ -1,0 +1,109 @@
+"""HunyuanVideo: two-stream then single-stream blocks over video, guidance as an input.
+
+Text is the last states of a Llama-3-8B (256 tokens kept of 351), refined by two blocks at every
+step, and a pooled CLIP vector.  Only video tokens are rotated.
+Source: diffusers 0.42.1 ``transformer_hunyuan_video.py``
+(https://pypi.org/project/diffusers/0.42.1/).
+"""
+
+from __future__ import annotations
+
+from perfmodel.ops import Ints, Op
+from perfmodel.shapes import Shape
+from perfmodel.spec.model import ModelSpec
+from perfmodel.spec.workload import Workload
+from perfmodel.stages import hunyuan_text, joint_model, joint_single
+from perfmodel.stages.base import Component, DenoiseWork, Traits
+from perfmodel.stages.joint import ONE, Sizes, Style, join_copies, sizes_of, two_stream
+from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
+from perfmodel.stages.layers import scheduler_step
+
+__all__ = [
+    "components",
+    "denoise",
+    "shape",
+    "shape_columns",
+    "sound_decode",
+    "text_encode",
+    "vae_decode",
+    "vae_encode",
+]
+
+TEXT_TOKENS = 256
+REJOIN_BYTES = 16.0
+"""Eager copies a hidden element: q and k of video and text joined again after the rotation."""
+
+
+def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
+    """Defaults, frames to 4k + 1, sizes in whole tokens of 16 pixels."""
+    return joint_model.base_shape(model, workload, traits, padded_text=TEXT_TOKENS)
+
+
+def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
+    """`base` at other sizes."""
+    return joint_model.grid(model, base, width, height, frames)
+
+
+def components(model: ModelSpec) -> tuple[Component, ...]:
+    """Llama, CLIP, transformer and VAE."""
+    return joint_model.components(model, _transformer(model))
+
+
+def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
+    """Llama and CLIP once a guidance branch."""
+    return joint_model.text_encode(model, shape.branches, {})
+
+
+def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
+    """One transformer a forward, scheduler and guidance a step."""
+    spec, whole = model.transformer, _transformer(model)
+    latent = joint_model.latent_elements(model, shape)
+    gather = traits.single_stream_tensor == "gather"
+    return DenoiseWork(
+        per_forward=(
+            *joint_model.patch_convolution(model, shape),
+            *_forward(model, sizes_of(shape), traits),
+        ),
+        per_step=scheduler_step(shape.batch * latent, guided=shape.branches > 1),
+        blocks=whole.blocks,
+        block_params=whole.block_params // whole.blocks,
+        width_gathers=joint_single.gathers(spec, merged=False) if gather else (),
+        hidden=spec.hidden,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        exit_width=spec.patch_width_out,
+        velocity_elements=latent,
+    )
+
+
+def _transformer(model: ModelSpec) -> Component:
+    spec = model.transformer
+    norms = spec.head_dim * (4 * spec.layers + 2 * spec.single_layers)
+    return joint_model.weights(
+        model,
+        _forward(model, ONE, Traits()),
+        bias=lambda op: True,
+        in_blocks=norms + hunyuan_text.norms(spec),
+        elsewhere=spec.patch_width_in * spec.hidden + spec.hidden,
+    )
+
+
+def _forward(model: ModelSpec, sizes: Sizes, traits: Traits) -> tuple[Op, ...]:
+    spec = model.transformer
+    style = Style(
+        text_rope=False,
+        fused_qkv=traits.fused_qkv,
+        single_copy_bytes=REJOIN_BYTES,
+        masked=not traits.valid_text_only,
+    )
+    gather = traits.single_stream_tensor == "gather"
+    return (
+        *joint_model.condition(model, sizes),
+        *hunyuan_text.refiner(spec, sizes.batch, sizes.text),
+        *two_stream(spec, sizes, style, spec.layers),
+        *join_copies(spec, sizes, spec.layers),
+        *joint_single.join_streams(spec, sizes, spec.single_layers),
+        *joint_single.blocks(spec, sizes, style, merged=False, gather=gather),
+        *joint_model.final_layer(model, sizes),
+    )
