@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = int | NDArray[np.int64]
-Floats = float | NDArray[np.float64]
+Floats = float | NDArray[np.floating]
 
 DTYPE_BITS = {
     "fp64": 64,
@@ -166,7 +166,7 @@ class Pointwise(Op):
     is_copy: bool = False
     """A pure copy or layout change (reported as kind ``copy``)."""
     strided: bool = False
-    """Channels-first reduction or transpose: neighbouring threads do not read neighbouring bytes."""
+    """Channels-first reduction or transpose: neighbouring threads read distant bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

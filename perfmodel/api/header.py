@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from typing import Literal
 
 from perfmodel import engines
 from perfmodel.api.session import Session
@@ -88,7 +89,10 @@ def engine_info(session: Session) -> EngineInfo:
     )
 
 
-def trust_word(share: Mapping[str, float]) -> str:
+Trust = Literal["calibrated", "partly calibrated", "rough"]
+
+
+def trust_word(share: Mapping[str, float]) -> Trust:
     """Calibrated, partly calibrated or rough, by the share of time on fitted laws."""
     solid = share.get("fitted", 0.0) + share.get("measured", 0.0)
     if solid >= CALIBRATED_SHARE:

@@ -27,7 +27,7 @@ from perfmodel.errors import BadInput, Problem
 from perfmodel.memory import NO, PHASES
 from perfmodel.pipeline.evaluate import STAGES
 from perfmodel.pipeline.lines import Stage, plain_line
-from perfmodel.report.answer import PredictAnswer, StageRow
+from perfmodel.report.answer import PredictAnswer, Prediction, StageRow
 from perfmodel.spec.hardware import System
 from perfmodel.spec.parallel import Layouts, ParallelConfig, parse_parallel
 from perfmodel.spec.workload import Options, Workload
@@ -198,7 +198,7 @@ def _stage_values(values: Mapping[str, float], flag: str) -> dict[str, float]:
 def _answer(
     session: Session,
     table: Table,
-    record: object,
+    record: Prediction,
     measured: Mapping[str, float],
     found: Sequence[Problem],
 ) -> PredictAnswer:
@@ -207,7 +207,7 @@ def _answer(
     denoise = table.evaluation.stages["denoise"]
     case = int(denoise.index[0])
     bound_s = sum(float(line.roof_s[case]) for line in denoise.lines)
-    share = record.provenance_share  # type: ignore[attr-defined]
+    share = record.provenance_share
     warnings = [
         *header.base_warnings(session),
         *(problem for problem in found if problem.severity == "warning"),
@@ -219,13 +219,13 @@ def _answer(
         workload=header.workload_info(session),
         system=header.system_info(session),
         engine=header.engine_info(session),
-        prediction=record,  # type: ignore[arg-type]
+        prediction=record,
         stages=stages,
         operators=operators(table, 0),
         denoise_lower_bound_ms=bound_s * MS_PER_S,
         largest_gap=_largest_gap(stages),
         warnings=header.unique(warnings),
-        trust=header.trust_word(share),  # type: ignore[arg-type]
+        trust=header.trust_word(share),
         evidence=header.evidence(session, catalog.load_fit(session.system.device.id)),
         provenance=header.provenance(session),
         command=command,
@@ -255,19 +255,19 @@ def _fit_status(table: Table, answer: PredictAnswer) -> PredictAnswer:
 
 
 def _stage_rows(
-    table: Table, record: object, measured: Mapping[str, float]
+    table: Table, record: Prediction, measured: Mapping[str, float]
 ) -> tuple[StageRow, ...]:
     """The stage table, with measurements where they were given, and the request below it."""
     seen = _stage_values(_by_stage(measured, table), "--measured")
-    predicted, low, high = record.stages_ms, record.stages_low_ms, record.stages_high_ms  # type: ignore[attr-defined]
+    predicted, low, high = record.stages_ms, record.stages_low_ms, record.stages_high_ms
     rows = [
         _stage_row(
             name,
             getattr(predicted, name),
             (getattr(low, name), getattr(high, name)),
             seen.get(name),
-            record.stages_bound.get(name),  # type: ignore[attr-defined]
-            record.stages_basis.get(name),  # type: ignore[attr-defined]
+            record.stages_bound.get(name),
+            record.stages_basis.get(name),
         )
         for name in STAGES
     ]

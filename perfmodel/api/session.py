@@ -184,7 +184,7 @@ def _context(
 
     def tokens_at(width: int, height: int, frames: int) -> int:
         at = np.array([width]), np.array([height]), np.array([frames])
-        return int(job.family.shape_columns(model, shape, *at).tokens[0])
+        return int(np.asarray(job.family.shape_columns(model, shape, *at).tokens)[0])
 
     return Context(
         behaviour=behaviour,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.memory.terms import Terms
-from perfmodel.ops import Ints
+from perfmodel.ops import Floats, Ints
 from perfmodel.shapes import Shape, ceil_div
 from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.parallel import Layouts
@@ -19,7 +19,7 @@ from perfmodel.stages.base import Traits
 from perfmodel.units import BITS_PER_BYTE
 
 Column = NDArray[np.float64]
-Peak = Callable[[Ints, Ints, Ints], float | NDArray[np.float64]]
+Peak = Callable[[Ints, Ints, Ints], Floats]
 
 RGB = 3
 FLOAT_BYTES = 4.0

@@ -197,7 +197,7 @@ def with_lines(stage: Stage, extra: Stage) -> Stage:
         f.name for f in fields(Line) if isinstance(getattr(extra.lines[0], f.name), np.ndarray)
     ]
     spread = tuple(
-        replace(line, **{c: np.broadcast_to(getattr(line, c), (stage.cases,)) for c in columns})
+        replace(line, **{c: np.broadcast_to(getattr(line, c), (stage.cases,)) for c in columns})  # type: ignore[arg-type]
         for line in extra.lines
     )
     return replace(stage, lines=(*stage.lines, *spread))

@@ -17,4 +17,4 @@ def take_shape(shape: Shape, index: NDArray[np.intp]) -> Shape:
         for f in fields(shape)
         if isinstance(value := getattr(shape, f.name), np.ndarray)
     }
-    return replace(shape, **picked)
+    return replace(shape, **picked)  # type: ignore[arg-type]

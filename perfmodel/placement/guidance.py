@@ -26,7 +26,7 @@ def guided_steps(shape: Shape) -> Ints:
 
 def branches_of_a_rank(shape: Shape, layouts: Layouts) -> NDArray[np.int64]:
     """Branches that the busiest guidance rank runs, ``ceil(b / cfg)``."""
-    return np.asarray(ceil_div(np.int64(shape.branches), layouts.cfg))
+    return np.asarray(ceil_div(shape.branches, layouts.cfg))
 
 
 def forwards_of_a_rank(shape: Shape, layouts: Layouts) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.ops import Attention, Collective, Gemm, Op, Pointwise, Role, Rows, dtype_bytes
+from perfmodel.ops import Attention, Collective, Gemm, Ints, Op, Pointwise, Role, Rows, dtype_bytes
 from perfmodel.placement.groups import (
     Group,
     allgather_group,
@@ -25,7 +25,7 @@ from perfmodel.placement.groups import (
     sequence_group,
     ulysses_group,
 )
-from perfmodel.shapes import Ints, ceil_div
+from perfmodel.shapes import ceil_div
 from perfmodel.spec.parallel import Layouts
 
 ACTIVATION_BYTES = dtype_bytes("bf16")

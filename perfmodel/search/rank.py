@@ -94,7 +94,7 @@ MEMORY_GRAIN_BYTES = 2.0**30
 def _tied(evaluation: Evaluation, rows: Indices, best: int, scores: Column) -> NDArray[np.bool_]:
     scale = scores[rows] / np.maximum(evaluation.latency_s[rows], 1e-300)
     margin = difference_halfwidth_s(evaluation, rows, best) * scale
-    return (scores[rows] - scores[best]) <= margin
+    return np.asarray((scores[rows] - scores[best]) <= margin)
 
 
 def pareto(costs: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -132,7 +132,7 @@ def _parse_pairs(text: str) -> ParallelConfig:
             problems.append(_bad_degree(key, f"{degrees[key]} and {raw_value.strip()}"))
     if problems:
         raise BadInput(*problems)
-    return replace(ParallelConfig(), **degrees)
+    return replace(ParallelConfig(), **degrees)  # type: ignore[arg-type]
 
 
 def _parse_id(text: str) -> tuple[ParallelConfig, tuple[str, ...]]:
@@ -215,8 +215,8 @@ class Layouts:
 
     def row(self, index: int) -> ParallelConfig:
         """One configuration as a record."""
-        values = {f.name: int(getattr(self, f.name)[index]) for f in fields(self)}
-        return ParallelConfig(**{**values, "vae_tiling": bool(values["vae_tiling"])})
+        degrees = {key: int(getattr(self, key)[index]) for key in KEYS}
+        return ParallelConfig(**degrees, vae_tiling=bool(self.vae_tiling[index]))
 
     def take(self, index: NDArray[np.intp] | NDArray[np.bool_]) -> Layouts:
         """The selected rows."""
@@ -231,4 +231,4 @@ class Layouts:
     def world_size(self) -> IntColumn:
         """Ranks of each configuration."""
         mesh = self.cfg * self.sequence_parallel * self.tp * self.pp * self.dp
-        return np.maximum(mesh, self.hsdp * self.hsdp_replicate)
+        return np.asarray(np.maximum(mesh, self.hsdp * self.hsdp_replicate))

@@ -126,7 +126,7 @@ def _parallel(record: RunRecord) -> ParallelConfig:
         if key not in KEYS:
             raise Skip(f"{name}={value} is not modelled")
         degrees[key] = value
-    config = ParallelConfig(**degrees)
+    config = ParallelConfig(**degrees)  # type: ignore[arg-type]
     if config.hsdp > 1 and config.hsdp_replicate == 1 and config.world_size % config.hsdp == 0:
         degrees["hsdp_replicate"] = config.world_size // config.hsdp
     tiling = bool(record.vae_tiling) and config.vae_patch == 1
