@@ -23,6 +23,8 @@ KINDS = {
     "cogvideox": "perfmodel.stages.vae_cogvideox",
     "ltx": "perfmodel.stages.vae_ltx",
     "ltx2": "perfmodel.stages.vae_ltx",
+    "mochi": "perfmodel.stages.vae_mochi",
+    "dcae": "perfmodel.stages.vae_dcae",
 }
 
 

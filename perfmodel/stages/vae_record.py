@@ -197,12 +197,30 @@ class Recorder:
         if bias and not folds_bias:
             self.move("bias", out, out.size * READ_WRITE, more=label)
 
-    def matrix(self, what: str, shape: Map, out: Map, *, bias: bool = True, count: int = 1) -> None:
-        """`count` linear layers over the channels of every position, biases added apart."""
+    def matrix(
+        self,
+        what: str,
+        shape: Map,
+        out: Map,
+        *,
+        bias: bool = True,
+        count: int = 1,
+        uses: Ints = 1,
+    ) -> None:
+        """`count` linear layers over the channels of every position, biases added apart.
+
+        `uses` is 0 where the layers exist but do not run.
+        """
         self.params += count * out.channels * (shape.channels + (1 if bias else 0))
-        name = self.name(what, shape, f" to {out.channels}")
-        tokens = shape.tokens
-        self.add(Gemm(name=name, count=count, m=tokens, n=out.channels, k=shape.channels))
+        self.add(
+            Gemm(
+                name=self.name(what, shape, f" to {out.channels}"),
+                count=count * uses,
+                m=shape.tokens,
+                n=out.channels,
+                k=shape.channels,
+            )
+        )
 
     def spread_attention(
         self, shape: Map, heads: int, *, masked: bool = False, whole_clip: bool = False

@@ -1,0 +1,198 @@
+"""The deep-compression autoencoder of SANA: residual blocks, and linear attention when coarse.
+
+An image is a batch of one; frames are a batch.  Attention weights are products of fp32 maps over
+all positions (linear in them); below 33 positions the published module is quadratic instead,
+which no image of a real size reaches.
+Source: diffusers 0.42.1 ``AutoencoderDC`` (https://pypi.org/project/diffusers/0.42.1/).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from perfmodel.ops import Floats, Gemm, Ints, Op
+from perfmodel.spec.vae import VaeSpec
+from perfmodel.stages.base import Traits
+from perfmodel.stages.layers import BF16_BYTES, FP32_BYTES, READ_WRITE
+from perfmodel.stages.vae_blocks import BF16_BITS, RGB, UPSAMPLE_BYTES, Net, clip_map, widths
+from perfmodel.stages.vae_record import ADD_BYTES, Map
+
+HEAD_DIM = 32
+SCALES = 2
+"""The maps themselves and one 5x5 neighbourhood of them."""
+EXPANSION = 4
+# Per element: cast to fp32 6, square 8, mean 4, scale 6, cast back 6, weight 4, bias 4.
+NORM_BYTES, NORM_LAUNCHES = 38.0, 9
+FP32_READ_WRITE = 2 * FP32_BYTES
+
+
+@dataclass(slots=True)
+class DeepNet(Net):
+    """One image."""
+
+    def norm(self, shape: Map, *, silu: bool = False, kept: Floats = 0.0) -> None:
+        """RMS norm over channels in fp32, with weight and bias."""
+        self.params += 2 * shape.channels
+        self.move("norm", shape, shape.size * NORM_BYTES, NORM_LAUNCHES)
+        self.alive((kept + shape.size) * BF16_BYTES, 2 * shape.size * FP32_BYTES)
+
+    def residual(self, shape: Map) -> None:
+        """Sum with the block's input."""
+        self.move("residual", shape, shape.size * ADD_BYTES)
+
+    def plain_conv(self, shape: Map, out: Map, side: int, *, groups: int = 1) -> None:
+        """Convolution without a bias; a depthwise one reads its map besides (no conversion)."""
+        self.convolve(shape, out, (1, side, side), read=shape.size, bias=False, groups=groups)
+        self.around_conv(shape.size, shape.size, out.size)
+
+    def block(self, shape: Map, *, attends: bool) -> None:
+        """A residual block of convolutions, or attention and a gated convolution."""
+        if attends:
+            self.linear_attention(shape)
+            self.gated_conv(shape)
+            return
+        self.conv(shape, shape, kept=shape.size)
+        self.activation(shape)
+        self.plain_conv(shape, shape, 3)
+        self.norm(shape, kept=shape.size)
+        self.residual(shape)
+
+    def linear_attention(self, shape: Map) -> None:
+        """Attention by two products of fp32 maps per head and scale, and its projections."""
+        triple = replace(shape, channels=3 * shape.channels)
+        both = replace(shape, channels=SCALES * shape.channels)
+        self.matrix("q, k, v", shape, shape, bias=False, count=3)
+        self.move("join q, k, v", triple, triple.size * READ_WRITE, is_copy=True)
+        self.plain_conv(triple, triple, 5, groups=triple.channels)
+        self.plain_conv(triple, triple, 1, groups=triple.channels // HEAD_DIM)
+        scaled = SCALES * triple.size
+        self.move("join scales", triple, scaled * READ_WRITE, is_copy=True)
+        self.move("to fp32", triple, scaled * (BF16_BYTES + FP32_BYTES))
+        # Rectify q and k, append a row of ones to v, divide by the sum, back to bf16.
+        rest = both.size * (4 * FP32_READ_WRITE + FP32_BYTES + BF16_BYTES)
+        self.move("rectify, pad, divide", both, rest, 6)
+        heads = both.channels // HEAD_DIM
+        positions = shape.height * shape.width
+        batch = shape.frames * heads
+        name = self.name("attention weights", both)
+        self.add(
+            Gemm(name=name, m=HEAD_DIM + 1, n=HEAD_DIM, k=positions, batch=batch, dtype="fp32")
+        )
+        name = self.name("attention values", both)
+        self.add(
+            Gemm(name=name, m=HEAD_DIM + 1, n=positions, k=HEAD_DIM, batch=batch, dtype="fp32")
+        )
+        self.matrix("attention output", both, shape, bias=False)
+        self.norm(shape)
+        self.residual(shape)
+        self.alive(shape.size * BF16_BYTES, scaled * (BF16_BYTES + FP32_BYTES))
+
+    def gated_conv(self, shape: Map) -> None:
+        """1x1 to eight times the channels, 3x3 depthwise, gate, 1x1 back, norm."""
+        wide = replace(shape, channels=2 * EXPANSION * shape.channels)
+        half = replace(shape, channels=EXPANSION * shape.channels)
+        self.shortcut(shape, wide)
+        self.activation(wide)
+        self.convolve(wide, wide, (1, 3, 3), read=wide.size, groups=wide.channels)
+        self.activation(half)
+        self.move("gate", half, half.size * ADD_BYTES)
+        self.plain_conv(half, shape, 1)
+        self.norm(shape, kept=shape.size)
+        self.residual(shape)
+        self.alive((shape.size + 5 * wide.size) * BF16_BYTES)
+
+    def shrink(self, shape: Map, channels: int) -> Map:
+        """3x3 convolution of stride 2; the input, packed and averaged, added."""
+        out = replace(shape.scaled(lambda side: side // 2), channels=channels)
+        self.convolve(shape, out, (1, 3, 3), stride=(1, 2, 2), read=shape.size)
+        moved = shape.size * (READ_WRITE + BF16_BYTES) + out.size * BF16_BYTES
+        self.move("pack, average", shape, moved, 2)
+        self.move("residual", out, out.size * ADD_BYTES, more=" packed")
+        self.around_conv(shape.size, shape.size, out.size)
+        return out
+
+    def grow(self, shape: Map, channels: int) -> Map:
+        """Nearest doubling and 3x3 convolution; the input, repeated and unpacked, added."""
+        wide = shape.scaled(lambda side: 2 * side)
+        out = replace(wide, channels=channels)
+        self.move("up-sample", shape, shape.size * UPSAMPLE_BYTES)
+        self.conv(wide, out, kept=shape.size)
+        moved = (shape.size + out.size) * BF16_BYTES + out.size * READ_WRITE
+        self.move("repeat, unpack", out, moved, 2, is_copy=True)
+        self.move("residual", out, out.size * ADD_BYTES, more=" unpacked")
+        return out
+
+
+def decode(
+    vae: VaeSpec, latent_frames: Ints, height: Ints, width: Ints, traits: Traits
+) -> tuple[Op, ...]:
+    """Operators that decode one map of `height` x `width` latent positions."""
+    return _decoder(vae, latent_frames, height, width).operators(1)
+
+
+def encode(vae: VaeSpec, frames: Ints, height: Ints, width: Ints, traits: Traits) -> tuple[Op, ...]:
+    """Operators that encode one map of pixels."""
+    return _encoder(vae, frames, height, width).operators(1)
+
+
+def decode_peak_bytes(
+    vae: VaeSpec,
+    latent_frames: Ints,
+    height: Ints,
+    width: Ints,
+    bits: int = 16,
+    fast_path: str = "off",
+) -> Floats:
+    """Most bytes alive in a decode, weights and the image left out (there is no fast path)."""
+    return _decoder(vae, latent_frames, height, width).peak_bytes * (bits / BF16_BITS)
+
+
+def encode_peak_bytes(
+    vae: VaeSpec, frames: Ints, height: Ints, width: Ints, bits: int = 16
+) -> Floats:
+    """Most bytes alive in an encode, weights and the image left out."""
+    return _encoder(vae, frames, height, width).peak_bytes * (bits / BF16_BITS)
+
+
+@lru_cache(maxsize=16)
+def params(vae: VaeSpec) -> tuple[int, int]:
+    """Parameters of the encoder and of the decoder."""
+    side = vae.spatial_ratio
+    return _encoder(vae, 1, side, side).params, _decoder(vae, 1, 1, 1).params
+
+
+def _decoder(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Net:
+    net = DeepNet("decode")
+    channels = widths(vae, vae.decoder_width)
+    latent = clip_map(vae.z_channels, frames, height, width)
+    here = replace(latent, channels=channels[-1])
+    net.conv(latent, here)
+    net.move("add repeated latent", here, here.size * (READ_WRITE + ADD_BYTES), 2)
+    for level in reversed(range(len(channels))):
+        if level + 1 < len(channels):
+            here = net.grow(here, channels[level])
+        for _ in range(vae.decoder_layers[level]):
+            net.block(here, attends=vae.attention_levels[level])
+    net.norm(here)
+    net.activation(here)
+    net.conv(here, replace(here, channels=RGB))
+    return net
+
+
+def _encoder(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Net:
+    net = DeepNet("encode")
+    channels = widths(vae, vae.encoder_width)
+    pixels = clip_map(RGB, frames, height, width)
+    here = replace(pixels, channels=channels[0])
+    net.conv(pixels, here)
+    for level, layers in enumerate(vae.layers):
+        for _ in range(layers):
+            net.block(here, attends=vae.attention_levels[level])
+        if level + 1 < len(channels):
+            here = net.shrink(here, channels[level + 1])
+    latent = replace(here, channels=vae.z_channels)
+    net.conv(here, latent)
+    net.move("average channels", here, (here.size + latent.size) * BF16_BYTES)
+    net.residual(latent)
+    return net

@@ -1,0 +1,239 @@
+"""The Mochi VAE: causal 3-D convolutions over a whole clip, attention over time when encoding.
+
+Source: diffusers 0.42.1 ``AutoencoderKLMochi`` (https://pypi.org/project/diffusers/0.42.1/).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from perfmodel.ops import Attention, Floats, Ints, Op, Pointwise, Role
+from perfmodel.shapes import ceil_div
+from perfmodel.spec.vae import VaeSpec
+from perfmodel.stages.base import Traits
+from perfmodel.stages.layers import BF16_BYTES, READ_WRITE
+from perfmodel.stages.vae_blocks import BF16_BITS, RGB, STATISTICS_LAUNCHES, Net, clip_map, widths
+from perfmodel.stages.vae_record import ADD_BYTES, Map
+
+NORM_FRAMES = 8
+"""Frames that one call of the group norm takes."""
+HEAD_DIM = 32
+SPATIAL_STEP = 2
+FOURIER_CHANNELS = 15
+"""RGB, and sine and cosine of two multiples of it."""
+# In fp32, per pixel: cast 18, repeat 36, scale 48, sine 48, cosine 48, join 120, cast back 90.
+FOURIER_BYTES, FOURIER_LAUNCHES = 408.0, 10
+# Per element of q and of k: norm 2, divide 6 (the norms between them are small).
+QK_NORM_BYTES, QK_NORM_LAUNCHES = 8.0, 3
+
+
+@dataclass(slots=True)
+class MochiNet(Net):
+    """A whole clip."""
+
+    def norm(self, shape: Map, *, silu: bool, kept: Floats = 0.0) -> None:
+        """Group norm of each frame, eight frames a call, joined; and the SiLU."""
+        self.params += 2 * shape.channels
+        calls = ceil_div(shape.frames, NORM_FRAMES)
+        each = shape.size / np.asarray(calls, float)
+        parts = (
+            ("group norm layout", READ_WRITE, 1, True),
+            ("group norm statistics", BF16_BYTES, STATISTICS_LAUNCHES, False),
+            ("group norm", READ_WRITE, 1, False),
+        )
+        for what, bytes_each, launches, is_copy in parts:
+            self.add(
+                Pointwise(
+                    name=self.name(what, shape),
+                    count=calls,
+                    bytes_moved=each * bytes_each,
+                    launches=launches,
+                    is_copy=is_copy,
+                )
+            )
+        self.move("join frames", shape, shape.size * READ_WRITE, is_copy=True)
+        if silu:
+            self.activation(shape)
+        self.alive((kept + 3 * shape.size) * BF16_BYTES)
+
+    def conv(self, shape: Map, out: Map, *, kept: Floats = 0.0) -> None:
+        """3x3x3 convolution of a copy padded by two past frames and by one on each side."""
+        self._padded(shape, out, (3, 3, 3), (1, 1, 1), kept)
+
+    def _padded(
+        self,
+        shape: Map,
+        out: Map,
+        kernel: tuple[int, int, int],
+        stride: tuple[int, int, int],
+        kept: Floats = 0.0,
+    ) -> None:
+        read = shape.grown(kernel[0] - 1, (kernel[1] - 1) // 2 * 2)
+        more = f" k{kernel[0]}{kernel[1]}"
+        self.move("pad", shape, (shape.size + read) * BF16_BYTES, is_copy=True, more=more)
+        self.convolve(shape, out, kernel, stride=stride, read=read)
+        self.around_conv(kept, shape.size, out.size, read)
+
+    def residual(self, shape: Map) -> None:
+        """Sum with the block's input."""
+        self.move("residual", shape, shape.size * ADD_BYTES)
+
+    def linear(self, what: str, shape: Map, out: Map, *, bias: bool = True) -> None:
+        """A linear layer over channels, its bias in a pass of its own."""
+        self.matrix(what, shape, out, bias=bias)
+        if bias:
+            self.move(f"{what} shift", out, out.size * READ_WRITE)
+
+    def blocks(self, shape: Map, count: int, *, attends: bool = False) -> None:
+        """Residual blocks, each followed by attention where the level has it."""
+        for _ in range(count):
+            self.resnet(shape, shape.channels)
+            if attends:
+                self.attention(shape)
+
+    def attention(self, shape: Map) -> None:
+        """Causal attention of every position over its frames; an image needs v alone."""
+        self.norm(shape, silu=False)
+        several = 1 * (np.asarray(shape.frames) > 1)
+        uses = several if np.ndim(several) else int(several)
+        self.move("attention layout", shape, shape.size * READ_WRITE, is_copy=True)
+        self.matrix("q, k", shape, shape, bias=False, count=2, uses=uses)
+        self.matrix("v", shape, shape, bias=False)
+        normed = 2 * shape.size * QK_NORM_BYTES
+        self.add(
+            Pointwise(
+                name=self.name("q, k norm", shape),
+                count=uses,
+                bytes_moved=normed,
+                launches=2 * QK_NORM_LAUNCHES,
+            )
+        )
+        heads = shape.channels // HEAD_DIM
+        self.add(
+            Attention(
+                name=self.name("attention", shape),
+                count=uses,
+                batch=shape.height * shape.width,
+                seq_q=shape.frames,
+                seq_kv=shape.frames,
+                heads=heads,
+                kv_heads=heads,
+                head_dim=HEAD_DIM,
+                causal=True,
+                role=Role.MAP,
+            )
+        )
+        self.linear("attention output", shape, shape)
+        self.move("output scale", shape, shape.size * READ_WRITE)
+        self.residual(shape)
+        self.alive(8 * shape.size * BF16_BYTES)
+
+    def grow(self, shape: Map, channels: int, step: int) -> Map:
+        """Linear layer to all positions of the larger map, unpacked."""
+        out = Map(
+            channels,
+            shape.frames * step,
+            shape.height * SPATIAL_STEP,
+            shape.width * SPATIAL_STEP,
+            shape.level + 1,
+            clip=True,
+        )
+        packed = replace(shape, channels=channels * step * SPATIAL_STEP**2)
+        self.linear("up-sample", shape, packed)
+        self.move("unpack", out, out.size * READ_WRITE, is_copy=True)
+        self.alive((shape.size + 3 * out.size) * BF16_BYTES)
+        return out
+
+    def shrink(self, shape: Map, channels: int, step: int) -> Map:
+        """Convolution whose kernel is its stride."""
+        out = Map(
+            channels,
+            (shape.frames - 1) // step + 1,
+            shape.height // SPATIAL_STEP,
+            shape.width // SPATIAL_STEP,
+            shape.level + 1,
+            clip=True,
+        )
+        kernel = (step, SPATIAL_STEP, SPATIAL_STEP)
+        self._padded(shape, out, kernel, kernel)
+        return out
+
+
+def decode(
+    vae: VaeSpec, latent_frames: Ints, height: Ints, width: Ints, traits: Traits
+) -> tuple[Op, ...]:
+    """Operators that decode one map of `height` x `width` latent positions."""
+    return _decoder(vae, latent_frames, height, width).operators(1)
+
+
+def encode(vae: VaeSpec, frames: Ints, height: Ints, width: Ints, traits: Traits) -> tuple[Op, ...]:
+    """Operators that encode one map of pixels."""
+    return _encoder(vae, frames, height, width).operators(1)
+
+
+def decode_peak_bytes(
+    vae: VaeSpec,
+    latent_frames: Ints,
+    height: Ints,
+    width: Ints,
+    bits: int = 16,
+    fast_path: str = "off",
+) -> Floats:
+    """Most bytes alive in a decode, weights and the output clip left out (no fast path)."""
+    return _decoder(vae, latent_frames, height, width).peak_bytes * (bits / BF16_BITS)
+
+
+def encode_peak_bytes(
+    vae: VaeSpec, frames: Ints, height: Ints, width: Ints, bits: int = 16
+) -> Floats:
+    """Most bytes alive in an encode, weights and the input clip left out."""
+    return _encoder(vae, frames, height, width).peak_bytes * (bits / BF16_BITS)
+
+
+@lru_cache(maxsize=16)
+def params(vae: VaeSpec) -> tuple[int, int]:
+    """Parameters of the encoder and of the decoder."""
+    side = vae.spatial_ratio
+    return (
+        _encoder(vae, vae.temporal_ratio + 1, side, side).params,
+        _decoder(vae, 1, 1, 1).params,
+    )
+
+
+def _decoder(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Net:
+    net = MochiNet("decode")
+    channels = widths(vae, vae.decoder_width)
+    latent = clip_map(vae.z_channels, frames, height, width)
+    here = replace(latent, channels=channels[-1])
+    net.shortcut(latent, here)
+    net.blocks(here, vae.layers[-1])
+    levels = zip(vae.layers[1:-1], channels[:-1], vae.temporal_steps, strict=True)
+    for layers, width_out, step in reversed(list(levels)):
+        net.blocks(here, layers)
+        here = net.grow(here, width_out, step)
+    net.blocks(here, vae.layers[0])
+    net.activation(here)
+    net.linear("output", here, replace(here, channels=RGB))
+    return net
+
+
+def _encoder(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Net:
+    net = MochiNet("encode")
+    channels = widths(vae, vae.encoder_width)
+    features = clip_map(FOURIER_CHANNELS, frames, height, width)
+    pixels = features.size / FOURIER_CHANNELS
+    net.move("Fourier features", features, pixels * FOURIER_BYTES, FOURIER_LAUNCHES)
+    here = replace(features, channels=channels[0])
+    net.linear("input", features, here)
+    attends = vae.attention_levels
+    net.blocks(here, vae.layers[0], attends=attends[0])
+    for level, step in enumerate(vae.temporal_steps, start=1):
+        here = net.shrink(here, channels[level], step)
+        net.blocks(here, vae.layers[level], attends=attends[level])
+    net.blocks(here, vae.layers[-1], attends=attends[-1])
+    net.norm(here, silu=True)
+    net.linear("moments", here, replace(here, channels=2 * vae.z_channels), bias=False)
+    return net
