@@ -26,6 +26,7 @@ STAGES = {
     ".text_encoder.forward": "text_encode",
 }
 SAID_CHARACTERS = 500
+READY_POLL_S = 0.2
 MS_PER_S = datetime.timedelta(seconds=1) / datetime.timedelta(milliseconds=1)
 
 
@@ -105,7 +106,7 @@ def wait_for(url: str, patience_s: float) -> None:
         except (urllib.error.URLError, OSError):
             if time.monotonic() > deadline:
                 raise SystemExit("no server at " + url) from None
-            time.sleep(2)
+            time.sleep(READY_POLL_S)
 
 
 def summary(rows: list[dict[str, float]]) -> dict[str, float]:
