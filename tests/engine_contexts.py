@@ -18,10 +18,17 @@ class FakeTransformer:
 
 
 @dataclass(frozen=True)
+class FakeVae:
+    tile_px: int = 256
+    tile_stride_px: int = 192
+
+
+@dataclass(frozen=True)
 class FakeModel:
     slug: str
     experts: int = 1
     transformer: FakeTransformer = FakeTransformer()
+    vae: FakeVae = FakeVae()
 
 
 @dataclass(frozen=True)

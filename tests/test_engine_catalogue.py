@@ -11,16 +11,34 @@ from perfmodel.engines.vllm_omni.pipelines import pipeline_of
 from perfmodel.spec.workload import Options
 
 
+PIPELINES = {
+    "cosmos3": "Cosmos3",
+    "wan": "Wan",
+    "flux": "Flux",
+    "flux2": "Flux2",
+    "qwen_image": "QwenImage",
+    "sd3": "StableDiffusion3",
+    "z_image": "ZImage",
+    "hunyuan_video15": "HunyuanVideo15",
+}
+
+
 @pytest.mark.parametrize("slug", catalog.model_ids())
-def test_every_model_has_a_pipeline(slug):
+def test_every_model_of_a_registered_family_has_its_pipeline(slug):
     model = catalog.load_model(slug)
     device = catalog.load_device("b300-sxm")
     behaviour = ENGINE.behaviour(model, device, ENGINE.version(), Options())
-    assert behaviour.pipeline.startswith("Cosmos3" if model.family == "cosmos3" else "Wan")
+    if model.family in PIPELINES:
+        assert behaviour.pipeline.startswith(PIPELINES[model.family])
     assert behaviour.has_pp == (model.family == "wan")
-    assert behaviour.attention_backend == (
-        "CUDNN_ATTN" if model.family == "cosmos3" else "TRTLLM_ATTN"
-    )
+    assert behaviour.attention_backend == ("TRTLLM_ATTN" if model.family == "wan" else "CUDNN_ATTN")
+
+
+def test_guidance_of_z_image_is_one_batch_so_no_rank_can_take_a_branch():
+    device = catalog.load_device("b300-sxm")
+    for slug, has_cfg in (("z-image", False), ("qwen-image", True)):
+        model = catalog.load_model(slug)
+        assert ENGINE.behaviour(model, device, ENGINE.version(), Options()).has_cfg == has_cfg
 
 
 @pytest.mark.parametrize("name", catalog.hardware_ids())

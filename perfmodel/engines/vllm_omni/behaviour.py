@@ -18,6 +18,16 @@ class _Transformer(Protocol):
         """Width of a head."""
 
 
+class _Vae(Protocol):
+    @property
+    def tile_px(self) -> int:
+        """Side of a tile."""
+
+    @property
+    def tile_stride_px(self) -> int:
+        """Distance of tiles."""
+
+
 class ModelLike(Protocol):
     """What is read of a model here."""
 
@@ -32,6 +42,10 @@ class ModelLike(Protocol):
     @property
     def transformer(self) -> _Transformer:
         """The denoiser."""
+
+    @property
+    def vae(self) -> _Vae:
+        """The VAE."""
 
 
 class DeviceLike(Protocol):
@@ -241,6 +255,8 @@ def _resolve(model: ModelLike, device: DeviceLike, version: Version, options: Op
         dp_flag_refused=has("dp_flag_refused", version),
         vae_patch_below_world_legal=has("vae_patch_below_world", version),
         cfg_on_distilled_refused=False,
+        vae_tile_px=model.vae.tile_px,
+        vae_tile_stride_px=model.vae.tile_stride_px,
         vae_tiling_default=options.vae_tiling == "on",
         options=resolved,
         assumed=assumed,
@@ -268,6 +284,8 @@ def _with_pipeline(
             vae_fast_path=base.options.vae_fast_path or "off",
             # The checkpoint's own value is not read; both A14B pipelines fall back on this one.
             boundary_ratio=0.875 if two_experts else None,
+            valid_text_only=pipeline.valid_text_only,
+            single_stream_tensor=pipeline.single_stream_tensor,
         ),
         auto_pad=auto_pad,
         pad_masked=pipeline.pad_masked,
@@ -275,6 +293,7 @@ def _with_pipeline(
         exit_gather_hidden=pipeline.exit_hidden,
         cfg_on_distilled_refused=cosmos and has("distilled_refused", version),
         has_sp=pipeline.sp,
+        has_cfg=pipeline.cfg,
         has_allgather=pipeline.sp and has("allgather", version),
         has_pp=pipeline.pp and has("pipeline_parallel", version),
         has_hsdp=pipeline.hsdp and has("hsdp", version),

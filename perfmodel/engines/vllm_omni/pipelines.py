@@ -24,7 +24,9 @@ class Pipeline:
         mask_free: never passes a mask, so Blackwell may default to TRTLLM_ATTN.
         sound_padded: adds sound frames until the tokens divide.
         vae_broadcast: a distributed decode is sent to all ranks, not kept on rank 0.
-        sp, hsdp, pp, vae_patch, spatial_shard, text_encoder_tp: axes that do something.
+        valid_text_only: padded text is cut to its real tokens before the blocks.
+        single_stream_tensor: how tensor parallelism treats single-stream blocks (see `Traits`).
+        sp, cfg, hsdp, pp, vae_patch, spatial_shard, text_encoder_tp: axes that do something.
         component_offload: single components can be chosen for offload (Cosmos3: never).
     """
 
@@ -36,7 +38,10 @@ class Pipeline:
     mask_free: bool = False
     sound_padded: bool = False
     vae_broadcast: bool = False
+    valid_text_only: bool = False
+    single_stream_tensor: str = "row"
     sp: bool = True
+    cfg: bool = True
     hsdp: bool = True
     pp: bool = False
     vae_patch: bool = True
@@ -61,6 +66,14 @@ def _wan(name: str, *, pp: bool = True) -> Pipeline:
     return Pipeline(name=name, auto_pad="wan_auto_pad", mask_free=True, pp=pp, spatial_shard=True)
 
 
+def _qwen(name: str) -> Pipeline:
+    return Pipeline(name=name, vae_broadcast=True)
+
+
+def _hunyuan(name: str) -> Pipeline:
+    return Pipeline(name=name, vae_broadcast=True, valid_text_only=True)
+
+
 # Slug pattern -> pipeline; the first match counts.
 _PIPELINES: tuple[tuple[str, Pipeline], ...] = (
     (r"cosmos3", _COSMOS3),
@@ -70,13 +83,25 @@ _PIPELINES: tuple[tuple[str, Pipeline], ...] = (
     (r"wan.*ti2v", _wan("WanPipeline")),
     (r"wan.*i2v", _wan("WanImageToVideoPipeline")),
     (r"wan", _wan("WanPipeline")),
-    (r"qwen-image", Pipeline(name="QwenImagePipeline", vae_broadcast=True)),
-    (r"flux\.?2-klein", Pipeline(name="Flux2KleinPipeline", vae_patch=False)),
-    (r"flux\.?2", Pipeline(name="Flux2Pipeline", vae_broadcast=True)),
-    (r"flux\.?1", Pipeline(name="FluxPipeline", sp=False, vae_patch=False)),
-    (r"hunyuanvideo-?1\.5", Pipeline(name="HunyuanVideo15Pipeline", vae_broadcast=True)),
+    (r"qwen-image-edit-2", _qwen("QwenImageEditPlusPipeline")),
+    (r"qwen-image-edit", _qwen("QwenImageEditPipeline")),
+    (r"qwen-image", _qwen("QwenImagePipeline")),
+    (
+        r"flux\.?2-klein",
+        Pipeline(name="Flux2KleinPipeline", vae_patch=False, single_stream_tensor="gather"),
+    ),
+    (
+        r"flux\.?2",
+        Pipeline(name="Flux2Pipeline", vae_broadcast=True, single_stream_tensor="gather"),
+    ),
+    (
+        r"flux\.?1",
+        Pipeline(name="FluxPipeline", sp=False, vae_patch=False, single_stream_tensor="gather"),
+    ),
+    (r"hunyuanvideo-?1\.5-i2v", _hunyuan("HunyuanVideo15I2VPipeline")),
+    (r"hunyuanvideo-?1\.5", _hunyuan("HunyuanVideo15Pipeline")),
     (r"ltx-?2", Pipeline(name="LTX2Pipeline", auto_pad="")),
-    (r"z-image", Pipeline(name="ZImagePipeline", auto_pad="")),
+    (r"z-image", Pipeline(name="ZImagePipeline", auto_pad="", cfg=False)),
     (r"helios", Pipeline(name="HeliosPipeline", auto_pad="", vae_patch=False)),
     (r"(sd3|stable-diffusion-3)", Pipeline(name="StableDiffusion3Pipeline", sp=False, hsdp=False)),
     (r"longcat-image", Pipeline(name="LongCatImagePipeline", hsdp=False, vae_patch=False)),
@@ -87,7 +112,7 @@ _PIPELINES: tuple[tuple[str, Pipeline], ...] = (
 # In the catalogue of published models but in no registry of the engine: served only through the
 # generic diffusers adapter, on one GPU.
 _ADAPTER_ONLY = re.compile(
-    r"hunyuanvideo$|hunyuanvideo-1\.0|cogvideox|cosmos-predict|cosmos-transfer|pixart|hunyuandit"
+    r"hunyuanvideo$|fasthunyuan|hunyuanvideo-1\.0|cogvideox|cosmos-predict|cosmos-transfer|pixart|hunyuandit"
     r"|mochi|sana$|longcat-video"
 )
 
