@@ -271,7 +271,7 @@ def test_bench_describes_an_unknown_device_that_the_catalogue_then_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = BenchRequest(
-        tmp_path, device="cpu", ops=("gemm", "pointwise"), threads=1, budget_s=1e-3
+        tmp_path, device="cpu", ops=("gemm", "pointwise", "transfer"), threads=1, budget_s=1e-3
     )
     report = run_bench(request)
     assert report.device_file is not None
@@ -288,6 +288,11 @@ def test_bench_describes_an_unknown_device_that_the_catalogue_then_loads(
     peak = device.peak_flop_per_s["bf16"]
     assert (peak.kind, peak.value) == ("measured", pytest.approx(best, rel=1e-3))
     assert device.family == "cpu"
+    copies = [
+        int(r["bytes_moved"]) / float(r["latency_us"]) for r in rows(tmp_path / "transfer.csv")
+    ]
+    host_link = device.host_link.bytes_per_s_per_direction.value
+    assert host_link == pytest.approx(max(copies) * 1e6, rel=1e-3)
 
 
 def test_without_products_there_is_nothing_to_describe(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def describe(device: Device, out: Path) -> dict[str, Any] | None:
     ranks = _best_by(_rows(out / "collective.csv"), "num_ranks", _busbw_bytes_per_s)
     transfer = _best_by(_rows(out / "transfer.csv"), "direction", _copied_bytes_per_s)
     link = max(ranks.values(), default=memory / 2)
-    to_host = max((v for k, v in transfer.items() if k != "h2h"), default=memory / 2)
+    to_host = transfer.get("h2h" if device.is_cpu else "d2h", memory / 2)
     return {
         "id": device_id(device),
         "vendor": device.name.split()[0],
