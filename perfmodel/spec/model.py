@@ -66,6 +66,7 @@ class TransformerSpec(Frozen):
         cross_heads, cross_head_dim: heads of the attention to text where they differ (0: the same).
         audio_hidden, audio_head_dim: a second stream of `heads` heads for sound (0: none).
         size_conditions: size and aspect ratio of the image are embedded beside the timestep.
+        rotary: q and k get a rotary embedding (else positions are added at the entry).
         raw_text_width: width of the encoder's states that a product reduces to `text_width` in
             every forward (0: they enter as they are).
     """
@@ -104,6 +105,7 @@ class TransformerSpec(Frozen):
     audio_hidden: Annotated[int, Field(ge=0)] = 0
     audio_head_dim: Annotated[int, Field(ge=0)] = 0
     size_conditions: bool = False
+    rotary: bool = True
     raw_text_width: Annotated[int, Field(ge=0)] = 0
 
     @property

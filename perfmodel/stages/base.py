@@ -17,6 +17,8 @@ class Traits:
 
     Attributes:
         fused_qkv: one GEMM for q, k and v where the family allows it.
+        modulation_per_frame: timesteps of frames are projected once a frame, not for each token.
+        closing_steps: steps after the last, on the clean result (the original Cosmos-Predict2).
         understanding_each_forward: text tower recomputed at every forward (diffusers) or once.
         condition_whole_clip: image-to-video encodes the image repeated over all frames.
         frame_rounding: ``up`` to 4k+1, ``floor`` to F//4*4+1 ; None: the family's own rule.
@@ -32,6 +34,8 @@ class Traits:
     """
 
     fused_qkv: bool = True
+    modulation_per_frame: bool = False
+    closing_steps: int = 0
     understanding_each_forward: bool = False
     condition_whole_clip: bool | None = None
     frame_rounding: str | None = None
