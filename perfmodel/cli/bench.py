@@ -17,7 +17,7 @@ from perfmodel.errors import BadInput, MissingData, Problem
 
 if TYPE_CHECKING:
     from perfmodel.calibrate.cases import Case
-    from perfmodel.calibrate.measure.bench import BenchReport, Progress
+    from perfmodel.calibrate.measure.bench import BenchReport, BenchRequest, Progress
 
 SCHEMA_VERSION = "1.0"
 SHOWN_REASONS = 8
@@ -61,7 +61,7 @@ def command(
     """Measure this device with torch and write records that `perfmodel calibrate` reads."""
     _check(preset, compiled, for_model, gpus)
     cases = _model_cases(for_model, str(gpus)) if for_model else None
-    from perfmodel.calibrate.measure.bench import BenchRequest, run_bench
+    from perfmodel.calibrate.measure.bench import BenchRequest
 
     request = BenchRequest(
         out=out,
@@ -75,12 +75,27 @@ def command(
         budget_s=budget,
         compiled=COMPILED[compiled],
     )
+    _show(_run(request), as_json)
+
+
+def _run(request: BenchRequest) -> BenchReport:
+    """Measure, with a bar; say where the records are when interrupted."""
+    from perfmodel.calibrate.measure.bench import run_bench
+
     try:
         with _progress() as progress:
-            report = run_bench(request, progress)
+            return run_bench(request, progress)
     except KeyboardInterrupt:
-        say(f"interrupted: the records so far are in {out}; go on with --resume")
+        say(f"interrupted: the records so far are in {request.out}; go on with --resume")
         raise
+
+
+def _show(report: BenchReport, as_json: bool) -> None:
+    """The summary on stdout, once under torchrun.
+
+    Raises:
+        MissingData: not a single row.
+    """
     if report.rank > 0:
         return
     warn(report.warnings)
