@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perfmodel.cost.fits import Law
 from perfmodel.cost.machine import Machine
 from perfmodel.ops import Attention
@@ -10,6 +12,7 @@ BACKEND_KERNELS: dict[str, tuple[str, ...]] = {
     "FLASH_ATTN": ("flash_attn", "fa4", "fa3", "fa2", "flash_attention"),
     "FLASH_ATTN_4": ("fa4",),
     "FLASH_ATTN_3": ("fa3",),
+    "FLASH_ATTN_2": ("fa2", "flash_attention"),
     "FLASHINFER": ("flashinfer",),
     "FLASHINFER_ATTN": ("flashinfer",),
     "TRTLLM_ATTN": ("trtllm",),
@@ -27,6 +30,8 @@ PRIOR_BACKENDS = {
     "CUDNN_ATTN": "attention_rate_cudnn",
     "TORCH_SDPA": "attention_rate_torch_sdpa",
     "SDPA": "attention_rate_torch_sdpa",
+    "FLASH_ATTN_2": "attention_rate_fa2",
+    "SAGE_ATTN": "attention_rate_sage",
     "XFORMERS": "attention_rate_sdpa_efficient",
     "SDPA_EFFICIENT": "attention_rate_sdpa_efficient",
 }
@@ -54,6 +59,22 @@ def kernel_rate(machine: Machine, law: Law | None, op: Attention) -> tuple[float
         factor = machine.term(f"{name}.{machine.rates.family}", machine.term(name, 1.0))
         return best * factor, machine.term_provenance(name)
     return max(kernels.values(), default=1.0), "prior"
+
+
+EIGHT_BIT_BACKENDS = frozenset({"SAGE_ATTN"})
+"""Backends that multiply in 8 bits, whatever the tensors are."""
+
+
+def in_kernel_dtype(op: Attention, machine: Machine) -> Attention:
+    """`op` in the type that its kernel multiplies in: fp8 (else int8) for SageAttention 2.
+
+    A device without an 8-bit rate keeps the type of the tensors.
+    """
+    if (op.backend or "").upper() not in EIGHT_BIT_BACKENDS:
+        return op
+    rates = machine.rates.peak_flop_per_s
+    dtype = next((name for name in ("fp8", "int8") if rates.get(name)), op.dtype)
+    return replace(op, dtype=dtype)
 
 
 def default_backend(machine: Machine) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -126,6 +127,12 @@ class Rates:
         )
 
 
+POWERED_DTYPE = "bf16"
+POWERED_LAWS = {"gemm": "gemm/bf16", "attention": "attention/bf16", "conv": "gemm/bf16"}
+"""Laws whose rate the power limit decides, by the name that `Machine.sustained` takes."""
+MOST_OF_PEAK = 0.95
+"""Share of the datasheet peak that the best kernels reach where power does not limit them."""
+
 NEUTRAL_CLOCK_HZ = 1.5e9
 """Clock of a device whose file does not state one."""
 
@@ -230,4 +237,27 @@ class Machine:
         """Sustained over short-burst rate of `law` (``gemm``, ``attention``, ``conv``...)."""
         general = self.terms.get("sustained_frac")
         default = general if general is not None else self.term(f"sustained_frac.{law}", 1.0)
-        return float(self.terms.get(f"sustained_frac.{law}", default))
+        share = float(self.terms.get(f"sustained_frac.{law}", default))
+        return share * self.power_factor(law, share)
+
+    def power_factor(self, law: str, sustained: float = 1.0) -> float:
+        """Rate of a law of the family over that of the devices it was fitted on, by power.
+
+        A device that may draw more watts a FLOP/s than those runs closer to its peak, up to
+        `MOST_OF_PEAK`; one that may draw less falls below.  At the power limit the rate goes with
+        the square root of the budget: power goes with clock and voltage squared.  1 for laws that
+        were fitted on the device itself, and where a limit is unknown.
+        """
+        base = self.laws.get(POWERED_LAWS.get(law, ""))
+        name = f"power_budget.{self.rates.family}"
+        tdp_w = _value(self.device.compute.tdp_w)
+        if base is None or base.provenance != "prior" or name not in self.named or not tdp_w:
+            return 1.0
+        budget = tdp_w / self.rates.peak(POWERED_DTYPE)
+        ratio = math.sqrt(budget / self.named[name].value)
+        if ratio <= 1.0:
+            return ratio
+        values = base.values
+        slowed = 1.0 + values.get("throttle_frac", 0.0)
+        reached = values.get("rate_frac", MOST_OF_PEAK) * sustained / slowed
+        return max(1.0, min(ratio, MOST_OF_PEAK / reached))

@@ -37,6 +37,9 @@ BACKENDS = {
     "FLASHINFER": "FLASHINFER_ATTN",
 }
 
+VAE_ON_ALL_RANKS = frozenset({"sglang-diffusion"})
+"""Engines whose release divides a video decode over all ranks unless told otherwise."""
+
 GUIDED_DEFAULT = 5.0
 """Guidance scale of a run that states a second branch but no scale (any value above 1 is alike)."""
 
@@ -117,6 +120,9 @@ def _refuse_unmodelled(record: RunRecord) -> None:
 
 def _parallel(record: RunRecord) -> ParallelConfig:
     degrees: dict[str, int] = {}
+    ranks = record.num_gpus or 1
+    if record.engine in VAE_ON_ALL_RANKS and record.engine_version and (record.frames or 1) > 1:
+        degrees["vae_patch"] = ranks
     for name, value in record.parallel.items():
         key = KEY_ALIASES.get(name, name)
         if value is None:

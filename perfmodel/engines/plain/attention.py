@@ -11,6 +11,11 @@ def torch_sdpa(device: DeviceLike) -> str:
     return "TORCH_SDPA" if platform_of(device.family) != "npu" else "FLASH_ATTN"
 
 
+def flash_2(device: DeviceLike) -> str:
+    """FlashAttention 2 whatever the device: programs that import the package ``flash_attn``."""
+    return "FLASH_ATTN_2"
+
+
 def flash(device: DeviceLike) -> str:
     """FlashAttention of the generation that the device has (2, 3 or 4; AITER on AMD)."""
     return "FLASH_ATTN"

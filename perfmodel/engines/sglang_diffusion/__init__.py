@@ -20,6 +20,7 @@ def _model(pipeline: str, **facts: object) -> ModelFacts:
         fused_blocks=True,
         banded_vae=True,
         vae_everywhere=True,
+        vae_fast_path="lossless",
         offload_modes=("none", "auto", "text-encoder", "layerwise"),
         **facts,  # type: ignore[arg-type]
     )
@@ -49,6 +50,7 @@ FACTS = Facts(
         f"{_WHEEL}runtime/platforms/cuda.py",
         f"{_WHEEL}configs/pipeline_configs/wan.py, cosmos3.py",
         f"{_WHEEL}runtime/models/vaes/wanvae.py (bands of rows over all ranks)",
+        f"{_WHEEL}configs/sample/sampling_params.py (quality lossless: fused VAE kernels)",
     ),
 )
 ENGINE = PlainEngine(facts=FACTS, starter=render, reader=read_launch, extra_rules=RULES)

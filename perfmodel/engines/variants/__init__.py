@@ -11,7 +11,7 @@ from dataclasses import replace
 from perfmodel.engines.diffusers.commands import read_launch, render
 from perfmodel.engines.diffusers.facts import FACTS as DIFFUSERS
 from perfmodel.engines.diffusers.facts import WAN
-from perfmodel.engines.plain.attention import flash
+from perfmodel.engines.plain.attention import flash, flash_2
 from perfmodel.engines.plain.engine import PlainEngine
 from perfmodel.engines.plain.facts import Facts, ModelFacts
 
@@ -28,9 +28,10 @@ def _like_diffusers(name: str, title: str, source: str, **changes: object) -> Fa
     return replace(DIFFUSERS, **merged)  # type: ignore[arg-type]
 
 
-# LightX2V: own modules in bf16, q, k and v apart, VAE and T5 in bf16, Ulysses and guidance groups.
+# LightX2V: own modules with fused norm and rotary kernels, all in bf16, Ulysses and guidance groups.
 _LIGHTX2V = ModelFacts(
     pipeline="LightX2V",
+    fused_blocks=True,
     axes=frozenset({"cfg", "ulysses", "ring"}),
     offload_modes=("none", "auto", "model", "layerwise"),
 )
@@ -58,7 +59,7 @@ FACTS: Mapping[str, Facts] = {
             "svg-dense-baseline",
             "Sparse VideoGen, dense baseline",
             "https://github.com/svg-project/Sparse-VideoGen",
-            attention=flash,
+            attention=flash_2,
         ),
         _like_diffusers(
             "lightx2v",
