@@ -21,6 +21,12 @@ FAMILIES = {
     "z_image": "perfmodel.stages.z_image",
     "hunyuan_video": "perfmodel.stages.hunyuan_video",
     "hunyuan_video15": "perfmodel.stages.hunyuan_video15",
+    "cogvideox": "perfmodel.stages.cogvideox",
+    "cosmos_predict": "perfmodel.stages.cosmos_predict",
+    "hunyuan_dit": "perfmodel.stages.hunyuan_dit",
+    "ltx": "perfmodel.stages.ltx",
+    "mochi": "perfmodel.stages.mochi",
+    "pixart": "perfmodel.stages.pixart",
 }
 
 
