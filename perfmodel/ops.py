@@ -85,8 +85,8 @@ class Op:
 
     name: str
     count: Ints = 1
-    launches: int = 1
-    eager_launches: int | None = None
+    launches: Ints = 1
+    eager_launches: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

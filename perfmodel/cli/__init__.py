@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Sequence
 
@@ -18,6 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     # a short process that makes many small objects and no garbage: collecting costs a tenth of it
     gc.set_threshold(COLLECT_AFTER)
+    # otherwise pydantic reads the entry points of every installed package to look for plugins
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from perfmodel.cli.app import run
 
     code = run(list(sys.argv[1:] if argv is None else argv))

@@ -11,7 +11,7 @@ from perfmodel.pipeline.lines import (
     Column,
     Line,
     Stage,
-    cost_line,
+    cost_lines,
     distinct,
     expose,
     plain_line,
@@ -73,7 +73,7 @@ def _lines(
     placed: PlacedDenoise, cases: Layouts, machine: Machine, *, compiled: bool
 ) -> list[Line]:
     size = len(cases)
-    raw = [cost_line(op, STAGE, size, machine, compiled=compiled) for op in placed.ops]
+    raw = cost_lines(placed.ops, STAGE, size, machine, compiled=compiled)
     device_s = total_s((line for line in raw if line.kind in DEVICE_KINDS), size)
     lines = [
         expose(line, _partner_s(op.overlaps, raw, device_s, size), _overlap_frac(op, machine))

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfmodel.cost.machine import Machine
 from perfmodel.ops import Op
-from perfmodel.pipeline.lines import Stage, cost_line, distinct, plain_line, total_s
+from perfmodel.pipeline.lines import Stage, cost_lines, distinct, plain_line, total_s
 from perfmodel.spec.parallel import Layouts
 
 
@@ -22,7 +22,7 @@ def plain_stage(name: str, ops: tuple[Op, ...], layouts: Layouts, machine: Machi
     sizes += [np.asarray(v) for op in ops if (v := getattr(op, "bytes_moved", None)) is not None]
     first, index = distinct(*(s for s in sizes if s.ndim), size=len(layouts))
     picked = [_take(op, first) for op in ops]
-    lines = [cost_line(op, name, len(first), machine, compiled=False) for op in picked]
+    lines = cost_lines(picked, name, len(first), machine, compiled=False)
     kernels = sum((line.launches for line in lines if line.kind != "host"), np.zeros(len(first)))
     gap_s = np.maximum(kernels * machine.term("launch_eager_s") - total_s(lines, len(first)), 0.0)
     if np.any(gap_s > 0):

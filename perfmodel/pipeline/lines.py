@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.cost import cost
+from perfmodel.cost import BOUNDS, cost
 from perfmodel.cost.machine import Machine
 from perfmodel.ops import (
     Attention,
@@ -17,6 +17,7 @@ from perfmodel.ops import (
     Conv,
     Gemm,
     HostWork,
+    Ints,
     Media,
     Op,
     Pointwise,
@@ -77,6 +78,82 @@ def kind_of(op: Op) -> str:
     return next(kind for cls, kind in kinds if isinstance(op, cls))
 
 
+def cost_lines(
+    ops: Sequence[Op], stage: str, size: int, machine: Machine, *, compiled: bool
+) -> list[Line]:
+    """Cost the operators of a stage for `size` cases, in order.
+
+    Memory traffic is costed for many operators in one call: its law is the same for all that are
+    alike in `is_copy` and `strided`.
+    """
+    lines: list[Line | None] = [None] * len(ops)
+    alike: dict[tuple[bool, bool], list[int]] = {}
+    for number, op in enumerate(ops):
+        if isinstance(op, Pointwise):
+            alike.setdefault((op.is_copy, op.strided), []).append(number)
+        else:
+            lines[number] = cost_line(op, stage, size, machine, compiled=compiled)
+    for numbers in alike.values():
+        chosen = [op for n in numbers if isinstance(op := ops[n], Pointwise)]
+        for number, line in zip(
+            numbers, _traffic_lines(chosen, stage, size, machine, compiled=compiled), strict=True
+        ):
+            lines[number] = line
+    return [line for line in lines if line is not None]
+
+
+def _traffic_lines(
+    ops: Sequence[Pointwise], stage: str, size: int, machine: Machine, *, compiled: bool
+) -> list[Line]:
+    """Lines of memory traffic that share a law, costed as one ``[operators, cases]`` table."""
+    shape = (len(ops), size)
+    count, moved = np.empty(shape), np.empty(shape)
+    launches = np.empty((len(ops), 1), np.int64)
+    for number, op in enumerate(ops):
+        eager = None if compiled else op.eager_bytes
+        count[number] = op.count
+        moved[number] = op.bytes_moved if eager is None else eager
+        launches[number] = launches_of(op, compiled=compiled)
+    together = Pointwise(
+        name=ops[0].name,
+        count=count,
+        bytes_moved=moved,
+        launches=launches,
+        is_copy=ops[0].is_copy,
+        strided=ops[0].strided,
+    )
+    costed = cost(together, machine, compiled=True)
+    time, roof = np.broadcast_to(costed.time_each_s, shape), np.broadcast_to(costed.roof_s, shape)
+    codes = np.broadcast_to(costed.bound_code, shape)
+    slowest = time.argmax(axis=1)
+    none, alone = np.zeros(size), np.ones(size, np.int64)
+    return [
+        Line(
+            stage=stage,
+            name=op.name,
+            kind="copy" if op.is_copy else "pointwise",
+            count=count[n],
+            total_s=count[n] * time[n],
+            roof_s=count[n] * roof[n],
+            launches=count[n] * launches[n],
+            flops=none,
+            bytes=moved[n],
+            message_bytes=none,
+            group_size=alone,
+            axis="",
+            bound=BOUNDS[int(codes[n, slowest[n]])],
+            provenance=costed.provenance,
+        )
+        for n, op in enumerate(ops)
+    ]
+
+
+def launches_of(op: Op, *, compiled: bool) -> Ints:
+    """Kernel launches of one execution."""
+    eager = None if compiled else op.eager_launches
+    return op.launches if eager is None else eager
+
+
 def cost_line(op: Op, stage: str, size: int, machine: Machine, *, compiled: bool) -> Line:
     """Cost one operator for `size` cases."""
 
@@ -85,9 +162,6 @@ def cost_line(op: Op, stage: str, size: int, machine: Machine, *, compiled: bool
 
     costed = cost(op, machine, compiled=compiled)
     count = column(op.count)
-    launches = op.launches
-    if not compiled and op.eager_launches is not None:
-        launches = op.eager_launches
     message = op if isinstance(op, Collective) else None
     ranks = np.asarray(1 if message is None else message.ranks, np.int64)
     return Line(
@@ -97,7 +171,7 @@ def cost_line(op: Op, stage: str, size: int, machine: Machine, *, compiled: bool
         count=count,
         total_s=count * column(costed.time_each_s),
         roof_s=count * column(costed.roof_s),
-        launches=count * launches,
+        launches=count * launches_of(op, compiled=compiled),
         flops=column(flops(op)),
         bytes=column(costed.bytes_each),
         message_bytes=column(0.0 if message is None else message.full_bytes),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from perfmodel.cost.machine import Machine
 from perfmodel.ops import DTYPE_BITS, Transfer
-from perfmodel.pipeline.lines import Line, Stage, cost_line, expose, total_s
+from perfmodel.pipeline.lines import Line, Stage, cost_lines, expose, total_s
 from perfmodel.placement import guidance
 from perfmodel.placement.precision import QUANTISED
 from perfmodel.shapes import Shape
@@ -71,7 +71,7 @@ def _added(
 ) -> Stage:
     """A stage over all configurations with `ops` beside (layerwise) or between its kernels."""
     lines = [_expanded(line, stage) for line in stage.lines]
-    copies = [cost_line(op, stage.name, size, machine, compiled=False) for op in ops]
+    copies = cost_lines(ops, stage.name, size, machine, compiled=False)
     if mode == "layerwise":
         together = replace(copies[0], name="blocks to device", total_s=total_s(copies, size))
         busy_s = total_s(lines, size)

@@ -15,7 +15,7 @@ from perfmodel.pipeline.lines import (
     Column,
     Line,
     Stage,
-    cost_line,
+    cost_lines,
     plain_line,
     total_s,
 )
@@ -60,15 +60,12 @@ def vae_stage(kind: VaeKind, maps: vae.Maps, index: NDArray[np.intp], machine: M
     dealt = vae.deal_maps(maps)
     ops = [_strided(op, kind) for op in kind.ops(*dealt.shapes.T)]
     size = len(dealt.shapes)
-    pieces = [cost_line(op, kind.stage, size, machine, compiled=kind.fused) for op in ops]
+    pieces = cost_lines(ops, kind.stage, size, machine, compiled=kind.fused)
     host_each_s = machine.term(kind.launch_term)
     busiest = _busiest_rank(pieces, dealt, host_each_s)
     lines = _over_maps(pieces, dealt, busiest)
     lines.append(_host_gap(kind, lines, machine))
-    around = [
-        cost_line(op, kind.stage, len(maps), machine, compiled=False)
-        for op in _around(kind, maps, dealt)
-    ]
+    around = cost_lines(_around(kind, maps, dealt), kind.stage, len(maps), machine, compiled=False)
     lines += [_at_least_host(line, machine.term("launch_eager_s")) for line in around]
     kept = [_repeated(line, kind.outputs) for line in lines if np.any(line.total_s > 0)]
     return Stage(kind.stage, tuple(kept), index, len(maps))

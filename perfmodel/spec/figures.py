@@ -17,7 +17,7 @@ Text = Annotated[str, Field(strict=True, min_length=1)]
 class Strict(BaseModel):
     """Frozen, and unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Alternative(Strict):

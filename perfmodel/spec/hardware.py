@@ -229,11 +229,11 @@ class Device(Strict):
     vector_flop_per_s: Rate | None = None
     exp_per_s: ExpRate | None = None
     memory: Memory
-    compute: Compute = Compute()
+    compute: Compute = Field(default_factory=Compute)
     link: Link
     host_link: HostLink
     network: Network
-    measured: Measured = Measured()
+    measured: Measured = Field(default_factory=Measured)
     sources: dict[str, Source]
     notes: tuple[Text, ...] = ()
 

@@ -12,7 +12,7 @@ Positive = Annotated[int, Field(ge=1)]
 class Frozen(BaseModel):
     """Base of everything people write: frozen, and unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Workload(Frozen):
