@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from perfmodel.engines.diffusers.commands import read_launch, render
 from perfmodel.engines.diffusers.facts import FACTS as DIFFUSERS
-from perfmodel.engines.diffusers.facts import WAN
+from perfmodel.engines.diffusers.facts import PLAIN, WAN
 from perfmodel.engines.plain.attention import flash, flash_2
 from perfmodel.engines.plain.engine import PlainEngine
 from perfmodel.engines.plain.facts import Facts, ModelFacts
@@ -28,13 +28,16 @@ def _like_diffusers(name: str, title: str, source: str, **changes: object) -> Fa
     return replace(DIFFUSERS, **merged)  # type: ignore[arg-type]
 
 
-# LightX2V: own modules with fused norm and rotary kernels, all in bf16, Ulysses and guidance groups.
+# LightX2V: own modules, fused norm and rotary kernels, all in bf16, Ulysses and guidance groups.
 _LIGHTX2V = ModelFacts(
     pipeline="LightX2V",
     fused_blocks=True,
     axes=frozenset({"cfg", "ulysses", "ring"}),
     offload_modes=("none", "auto", "model", "layerwise"),
 )
+
+# They drop the text mask of HunyuanVideo, so that a plain kernel can run.
+_UNMASKED = ((r"(fast)?hunyuan", replace(PLAIN, valid_text_only=True)), *DIFFUSERS.models)
 
 FACTS: Mapping[str, Facts] = {
     facts.name: facts
@@ -53,13 +56,17 @@ FACTS: Mapping[str, Facts] = {
             ),
         ),
         _like_diffusers(
-            "paraattention", "ParaAttention", "https://github.com/chengzeyi/ParaAttention"
+            "paraattention",
+            "ParaAttention",
+            "https://github.com/chengzeyi/ParaAttention",
+            models=_UNMASKED,
         ),
         _like_diffusers(
             "svg-dense-baseline",
             "Sparse VideoGen, dense baseline",
             "https://github.com/svg-project/Sparse-VideoGen",
             attention=flash_2,
+            models=_UNMASKED,
         ),
         _like_diffusers(
             "lightx2v",

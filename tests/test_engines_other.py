@@ -1,0 +1,393 @@
+"""Engines other than vLLM-Omni: facts, rules, commands that exist, launch commands read back."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine_contexts import B300, H100, MI300X, MODELS, RTX_PRO, FakeModel
+
+from perfmodel import catalog, engines
+from perfmodel.engines.base import Context, legal, problems
+from perfmodel.engines.diffusers.commands import program
+from perfmodel.engines.extract_flags import extract
+from perfmodel.engines.plain.commands import benchmark
+from perfmodel.engines.sglang_diffusion import commands as sglang
+from perfmodel.engines.wan_official import commands as wan
+from perfmodel.engines.xdit import commands as xdit
+from perfmodel.errors import BadInput
+from perfmodel.spec.parallel import Layouts, ParallelConfig, parse_parallel
+from perfmodel.spec.workload import Options
+
+RECORDED = (
+    "cache-dit(diffusers)", "cosmos-official", "diffusers", "diffusers+torchao", "fastvideo",
+    "lightx2v", "paraattention", "sglang-diffusion", "svg-dense-baseline", "vllm-omni",
+    "wan-official", "xdit",
+)  # fmt: skip
+CONFIGS = (
+    "single", "usp4", "ring2", "usp2_ring2", "cfg2", "cfg2_usp2", "cfg2_usp2_vaepp4", "usp4_hsdp4",
+    "usp2_hsdp2", "tp2", "tiling", "dp2", "cfg2_dp2",
+)  # fmt: skip
+
+
+def context(name: str, slug: str = "wan2.2-i2v-a14b", *, on=H100, options=None, **changes):
+    engine = engines.engine(name)
+    behaviour = engine.behaviour(FakeModel(slug, 2), on, engine.version(), options or Options())
+    base = dict(
+        behaviour=behaviour, model_id=slug, branches=2, num_gpus=4, gpus_per_node=8,
+        device="h100-sxm", peak_dtypes=frozenset({"bf16", "fp8"}), family="wan",
+    )  # fmt: skip
+    return Context(**{**base, **MODELS.get(slug, MODELS["cosmos3-nano"]), **changes})
+
+
+def config(text: str) -> ParallelConfig:
+    return parse_parallel(text)[0]
+
+
+def allowed(ctx: Context, text: str) -> bool:
+    rules = engines.engine(ctx.behaviour.engine).rules()
+    return bool(legal(rules, ctx, Layouts.of([config(text)]))[0])
+
+
+# Names
+
+
+def test_every_engine_of_published_records_is_known():
+    assert set(RECORDED) <= set(engines.engine_names())
+    for name in engines.engine_names():
+        assert engines.engine(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"), [("sglang", "sglang-diffusion"), ("xfuser", "xdit"), ("WAN", "wan-official")]
+)
+def test_other_spellings_mean_the_same_engine(alias, name):
+    assert engines.engine(alias).name == name
+
+
+def test_an_unknown_engine_names_the_nearest():
+    with pytest.raises(BadInput, match="try --engine xdit"):
+        engines.engine("xditt")
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_versions_are_a_release_a_day_or_refused(name):
+    engine = engines.engine(name)
+    assert engine.version("2026-03-01").date == "2026-03-01"
+    assert engine.version("9.9.1").problems
+    with pytest.raises(BadInput, match="neither"):
+        engine.version("latest")
+
+
+# Facts
+
+
+def test_diffusers_repeats_the_text_tower_and_encodes_the_whole_clip():
+    traits = context("diffusers", "cosmos3-nano").behaviour.traits
+    assert traits.understanding_each_forward
+    assert traits.condition_whole_clip
+    assert not traits.fused_qkv
+
+
+def test_wan_vae_is_fp32_in_wan_official_and_bf16_in_xdit():
+    assert context("wan-official").behaviour.traits.vae_bits == 32
+    assert context("xdit").behaviour.traits.vae_bits == 16
+
+
+@pytest.mark.parametrize(
+    ("name", "on", "backend"),
+    [
+        ("diffusers", H100, "TORCH_SDPA"),
+        ("wan-official", H100, "FLASH_ATTN"),
+        ("svg-dense-baseline", H100, "FLASH_ATTN_2"),
+        ("xdit", H100, "FLASH_ATTN"),
+        ("xdit", B300, "CUDNN_ATTN"),
+        ("xdit", MI300X, "FLASH_ATTN"),
+        ("sglang-diffusion", B300, "FLASH_ATTN"),
+        ("sglang-diffusion", RTX_PRO, "TORCH_SDPA"),
+    ],
+)
+def test_attention_of_each_engine(name, on, backend):
+    assert context(name, on=on).behaviour.attention_backend == backend
+
+
+def test_what_was_asked_for_wins_and_the_rest_is_assumed():
+    options = Options(attention_backend="sdpa", compile=True)
+    behaviour = context("xdit", options=options).behaviour
+    assert behaviour.attention_backend == "TORCH_SDPA"
+    assert behaviour.compiled
+    assert behaviour.assumed == ("vae_fast_path",)
+
+
+@pytest.mark.parametrize("name", engines.engine_names())
+def test_each_engine_has_terms_that_the_pipeline_needs(name):
+    terms = catalog.load_terms(engines.engine(name).behaviour(
+        catalog.load_model("wan2.2-t2v-a14b"), catalog.load_device("h100-sxm"),
+        engines.engine(name).version(), Options(),
+    ).terms)  # fmt: skip
+    needed = {"launch_eager_s", "launch_compiled_s", "forward_host_s", "rank_skew_frac"}
+    assert needed <= set(terms["terms"])
+    for term in terms["terms"].values():
+        assert term["low"] <= term["value"] <= term["high"]
+
+
+def test_inherited_terms_are_priors_and_own_terms_win(tmp_path, monkeypatch):
+    folder = tmp_path / "calibration" / "engines"
+    folder.mkdir(parents=True)
+    base = {"terms": {"a": {"value": 1, "provenance": "fitted"}, "b": {"value": 2}}, "spread": {}}
+    own = {"inherits": "base", "terms": {"b": {"value": 3, "provenance": "fitted"}}}
+    (folder / "base.json").write_text(json.dumps(base))
+    (folder / "own.json").write_text(json.dumps(own))
+    monkeypatch.setenv("PERFMODEL_PATH", str(tmp_path))
+    terms = catalog.load_terms("own")["terms"]
+    assert terms["a"] == {"value": 1, "provenance": "prior"}
+    assert terms["b"] == {"value": 3, "provenance": "fitted"}
+
+
+# Rules
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "rule"),
+    [
+        ("diffusers", "cfg2", "engine-axis"),
+        ("diffusers", "tp2", "engine-axis"),
+        ("wan-official", "ring2", "engine-axis"),
+        ("wan-official", "usp4_hsdp2x2", "wan-all-ranks"),
+        ("xdit", "cfg4", "xdit-cfg"),
+        ("xdit", "hsdp4", "xdit-hsdp"),
+        ("xdit", "usp4_vaepp2", "vae-all-ranks"),
+        ("xdit", "usp8", "world-size"),
+        ("xdit", "usp3", "ulysses-heads"),
+        ("sglang-diffusion", "hsdp4", "sglang-hsdp"),
+        ("sglang-diffusion", "pp2", "engine-axis"),
+    ],
+)
+def test_refused_and_the_line_names_something_legal(name, text, rule):
+    ctx = context(name)
+    found = problems(engines.engine(name).rules(), ctx, config(text))
+    assert rule in [problem.rule_id for problem in found if problem.severity == "error"]
+    problem = next(problem for problem in found if problem.rule_id == rule)
+    for suggestion in problem.suggestions:
+        if suggestion == "single" or "=" in suggestion:
+            parsed = ParallelConfig() if suggestion == "single" else config(suggestion)
+            assert legal(engines.engine(name).rules(), ctx, Layouts.of([parsed]))[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("diffusers", "usp4"),
+        ("wan-official", "usp4_hsdp4"),
+        ("wan-official", "hsdp4"),
+        ("xdit", "cfg2_usp2_vaepp4"),
+        ("xdit", "usp4_hsdp2x2"),
+        ("sglang-diffusion", "cfg2_tp2"),
+        ("sglang-diffusion", "usp2_ring2_vaepp4"),
+    ],
+)
+def test_accepted(name, text):
+    assert allowed(context(name), text)
+
+
+def test_wan21_has_a_ring_and_wan22_has_none():
+    assert allowed(context("wan-official", "wan2.1-t2v-14b"), "ring4")
+    assert not allowed(context("wan-official"), "ring4")
+
+
+def test_a_model_without_a_pipeline_is_refused_in_every_layout():
+    ctx = context("wan-official", "cosmos3-nano")
+    assert not allowed(ctx, "single")
+
+
+@pytest.mark.parametrize("name", engines.engine_names())
+def test_one_device_is_legal_for_the_models_an_engine_has(name):
+    found = False
+    for slug in ("cosmos3-nano", "wan2.2-i2v-a14b", "cosmos-predict2-2b"):
+        ctx = context(name, slug)
+        found |= bool(ctx.behaviour.pipeline) and allowed(ctx, "single")
+    assert found
+
+
+def test_searched_axes_are_those_that_exist():
+    engine = engines.engine("wan-official")
+    assert engine.searched_axes(context("wan-official").behaviour) == ("ulysses", "hsdp")
+    assert "ring" in engine.searched_axes(context("wan-official", "wan2.1-t2v-14b").behaviour)
+    assert "vae_patch" in engines.engine("xdit").searched_axes(context("xdit").behaviour)
+
+
+# Commands
+
+
+def lines_with(text: str, program_name: str) -> list[list[str]]:
+    lines = [line for line in text.splitlines() if line.startswith(program_name)]
+    return [shlex.split(line) for line in lines]
+
+
+FLAGS = {
+    "xdit": (xdit.known_flags(), "xdit", "request"),
+    "sglang-diffusion": (sglang.known_flags(), "sglang", "serve"),
+    "wan-official": (wan.known_flags(), ("python3", "torchrun"), "request"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(FLAGS))
+def test_every_flag_of_every_command_exists(name):
+    flags, start, part = FLAGS[name]
+    checked = 0
+    for options in (
+        Options(),
+        Options(compile=True, dtype="fp8", attention_backend="sdpa", vae_tiling="on"),
+        Options(offload="layerwise"),
+        Options(offload="model"),
+    ):
+        for text in CONFIGS:
+            ctx = context(name, options=options, flow_shift=5.0)
+            texts = engines.engine(name).commands(ctx, config(text), 10.0)
+            (words,) = lines_with(getattr(texts, part), start)
+            given = [word.partition("=")[0] for word in words if word.startswith("--")]
+            known = {*flags, "--nproc_per_node"}
+            assert set(given) <= known, set(given) - known
+            checked += len(given)
+    assert checked > 100
+
+
+def test_flags_of_the_sglang_benchmark_exist():
+    texts = engines.engine("sglang-diffusion").commands(
+        context("sglang-diffusion"), config("cfg2"), 1
+    )
+    words = shlex.split(texts.benchmark)
+    assert {word for word in words if word.startswith("--")} <= set(sglang.known_flags())
+
+
+@pytest.mark.parametrize("name", engines.engine_names())
+def test_texts_are_valid_shell_and_python(name):
+    for slug, task in (
+        ("wan2.2-i2v-a14b", "i2v"),
+        ("cosmos3-nano", "t2v"),
+        ("cosmos3-nano", "t2i"),
+    ):
+        ctx = context(name, slug, task=task)
+        if not ctx.behaviour.pipeline:
+            continue
+        texts = engines.engine(name).commands(ctx, config("usp2"), 10.0)
+        for text in (texts.serve, texts.request, texts.benchmark):
+            done = subprocess.run(["bash", "-n"], input=text, text=True, check=False)
+            assert done.returncode == 0, text
+
+
+@pytest.mark.parametrize("text", ["single", "usp4", "usp2_ring2", "tiling"])
+@pytest.mark.parametrize("offload", ["none", "model", "layerwise"])
+def test_the_diffusers_program_is_python_and_states_its_degrees(text, offload):
+    for task in ("t2v", "i2v", "t2i"):
+        ctx = context("diffusers", task=task, options=Options(offload=offload, compile=True))
+        source = program(replace(ctx, has_input_image=task == "i2v"), config(text))
+        compile(source, "program", "exec")
+        assert ("ulysses_degree=" in source) == (config(text).world_size > 1)
+        assert ("enable_tiling" in source) == (text == "tiling")
+
+
+@pytest.mark.parametrize("name", sorted(FLAGS))
+def test_a_launch_command_reads_back_as_its_configuration(name):
+    engine = engines.engine(name)
+    for text in ("single", "usp4", "usp4_hsdp4", "cfg2_usp2_vaepp4", "usp2_ring2", "cfg2"):
+        ctx = context(name)
+        if not allowed(ctx, text):
+            continue
+        texts = engine.commands(ctx, config(text), 10.0)
+        line = next(
+            line
+            for line in (texts.request + "\n" + texts.serve).splitlines()
+            if line.startswith(("xdit ", "sglang ", "torchrun ", "python3 generate"))
+        )
+        launch = engine.read_launch(shlex.split(line))
+        assert launch.parallel == config(text)
+        assert launch.engine == name
+
+
+def test_pipefusion_is_refused_by_name():
+    with pytest.raises(BadInput, match="not modelled"):
+        engines.engine("xdit").read_launch(
+            shlex.split("xdit --model FLUX.1-dev --pipefusion_parallel_degree 2")
+        )
+
+
+def test_an_unknown_flag_names_the_nearest():
+    with pytest.raises(BadInput, match="--ulysses_degree"):
+        engines.engine("xdit").read_launch(shlex.split("xdit --ulyses_degree 2"))
+
+
+def test_the_timed_run_records_each_repeat(tmp_path):
+    script = "import json; json.dump([0.25, 0.5], open('timings.json', 'w'))"
+    text = benchmark(
+        context("xdit"), config("usp2"), [sys.executable, "-c", script], "timings.json"
+    )
+    done = subprocess.run(
+        ["bash", "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert len(rows) == 3
+    assert len({row["id"] for row in rows}) == 3
+    for row in rows:
+        assert row["measured_ms"]["e2e"] == pytest.approx(250.0)
+        assert row["measured_ms"]["process"] > 0
+        assert row["parallel"] == {"ulysses_degree": 2}
+
+
+# Flag lists
+
+
+def test_flags_are_extracted_from_f_strings_and_bare_calls(tmp_path):
+    source = (
+        "def f(parser, add_argument, prefix, dot):\n"
+        "    parser.add_argument(f'--{prefix}.use-tiling', action='store_true')\n"
+        "    parser.add_argument(f'--{dot}vae-tiling')\n"
+        "    add_argument('--width', type=int)\n"
+        "    add_argument(name)\n"
+    )
+    wheel = tmp_path / "sglang-0.0.1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        from perfmodel.engines.extract_flags import PACKAGES
+
+        for number, name in enumerate(PACKAGES["sglang"]):
+            archive.writestr(name, source if number == 0 else "")
+    found = extract(wheel)
+    assert set(found["flags"]) == {"--vae-config.use-tiling", "--vae-tiling", "--width"}
+    assert found["version"] == "0.0.1"
+    assert "refused_with_omni" not in found
+
+
+@pytest.mark.parametrize("name", ["xdit", "sglang_diffusion"])
+def test_flag_lists_say_where_they_are_from(name):
+    path = Path(engines.__file__).parent / name / "flags.json"
+    data = json.loads(path.read_text())
+    assert data["source"].startswith("https://pypi.org/project/")
+    assert len(data["sha256"]) == 64
+    assert len(data["flags"]) > 100
+
+
+def test_no_engine_loads_for_the_default_one():
+    code = (
+        "import sys; from perfmodel.engines import engine; engine()\n"
+        "loaded = [m for m in sys.modules if 'engines.plain' in m or 'engines.xdit' in m]\n"
+        "assert not loaded, loaded"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_rules_are_columns():
+    for name in engines.engine_names():
+        ctx = context(name)
+        layouts = Layouts.of([config(text) for text in CONFIGS])
+        for rule in engines.engine(name).rules():
+            broken = rule.violated(ctx, layouts)
+            assert broken.shape == (len(CONFIGS),)
+            assert broken.dtype == np.bool_

@@ -1,0 +1,261 @@
+"""What an engine's facts do to time: fp32 modules, offload copies, fused kernels, power, ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from perfmodel import catalog
+from perfmodel.api.predict import predict
+from perfmodel.api.session import open_session
+from perfmodel.cost import cost
+from perfmodel.cost.machine import MOST_OF_PEAK, Machine
+from perfmodel.ops import Attention, Conv, Gemm, Pointwise
+from perfmodel.pipeline.evaluate import evaluate
+from perfmodel.pipeline.offload import copied, stored_bytes
+from perfmodel.placement.precision import widened
+from perfmodel.spec.parallel import Layouts, ParallelConfig
+from perfmodel.spec.record import RunRecord
+from perfmodel.spec.workload import Options, Workload
+from perfmodel.stages.base import Component
+from perfmodel.topology import Topology
+from perfmodel.validate.predicted import predict_record
+
+WAN = Workload(model="wan2.2-t2v-a14b", width=832, height=480, frames=81, steps=40)
+
+
+def stages(engine="diffusers", gpus="1xH100", options=None, workload=WAN, layout=None, **terms):
+    """Seconds by stage of one configuration; `terms` replace engine terms."""
+    system = catalog.parse_gpus(gpus)
+    session = open_session(workload, system, engine=engine, options=options or Options())
+    job = session.job
+    if terms:
+        machine = replace(job.machine, terms={**job.machine.terms, **terms})
+        job = replace(job, machine=machine)
+    found = evaluate(job, Layouts.of([layout or ParallelConfig()]))
+    return {name: float(stage.total_s[0]) for name, stage in found.stages.items()}, job
+
+
+def machine(name: str) -> Machine:
+    system = catalog.parse_gpus(name)
+    return Machine.build(system.device, Topology.of(system))
+
+
+# Modules in fp32
+
+
+def test_widening_changes_products_and_traffic_and_nothing_else():
+    gemm = Gemm(name="a", m=2, n=3, k=4)
+    conv = Conv(
+        name="b", in_channels=1, out_channels=1, kernel=(1, 1, 1), out_t=1, out_h=1, out_w=1
+    )
+    moved = Pointwise(name="c", bytes_moved=10.0, eager_bytes=30.0)
+    attention = Attention(name="d", seq_q=1, seq_kv=1, heads=1, kv_heads=1, head_dim=8)
+    ops = (gemm, conv, moved, attention)
+    assert widened(ops, 16) is ops
+    wide = widened(ops, 32)
+    assert [getattr(op, "dtype", "") for op in wide] == ["fp32", "fp32", "", "bf16"]
+    assert (wide[2].bytes_moved, wide[2].eager_bytes) == (20.0, 60.0)
+
+
+def test_an_fp32_vae_takes_longer_and_at_most_four_times():
+    """tf32 has half the rate of bf16, fp32 traffic twice the bytes."""
+    fp32, job = stages("wan-official")
+    traits = replace(job.behaviour.traits, vae_bits=16)
+    bf16 = evaluate(
+        replace(job, behaviour=replace(job.behaviour, traits=traits)),
+        Layouts.of([ParallelConfig()]),
+    )
+    ratio = fp32["vae_decode"] / float(bf16.stages["vae_decode"].total_s[0])
+    assert 1.5 < ratio < 4.0
+
+
+# Offload
+
+
+def test_model_offload_adds_exactly_the_copies():
+    plain, job = stages()
+    rate = {"h2d_link_frac": 0.5, "d2h_link_frac": 0.25, "transfer_latency_s": 0.0}
+    moved, _ = stages(options=Options(offload="model"), **rate)
+    link = job.machine.rates.host_link_bytes_per_s
+    parts = job.family.components(job.model)
+    encoder = sum(c.params * c.bits / 8 for c in parts if c.kind == "text_encoder")
+    denoiser = sum(c.params * c.bits / 8 for c in parts if c.kind == "transformer")
+    each = 1 / (0.5 * link) + 1 / (0.25 * link)
+    assert moved["text_encode"] - plain["text_encode"] == pytest.approx(encoder * each, rel=1e-6)
+    assert moved["denoise"] - plain["denoise"] == pytest.approx(denoiser * each, rel=1e-6)
+    assert moved["vae_decode"] == plain["vae_decode"]
+
+
+def test_host_copies_that_stay_are_not_copied_back():
+    rate = {"h2d_link_frac": 0.5, "d2h_link_frac": 0.01, "transfer_latency_s": 0.0}
+    both, _ = stages(options=Options(offload="model"), **rate)
+    one, _ = stages(options=Options(offload="model"), offload_return_frac=0.0, **rate)
+    assert one["denoise"] < both["denoise"]
+
+
+@pytest.mark.parametrize("frac", [1e-4, 0.01, 0.5])
+def test_layerwise_offload_takes_the_longer_of_compute_and_copies(frac):
+    plain, job = stages()
+    streamed, _ = stages(
+        options=Options(offload="layerwise"),
+        h2d_link_frac=frac, offload_overlap_frac=1.0, transfer_latency_s=0.0,
+    )  # fmt: skip
+    part = next(c for c in job.family.components(job.model) if c.name == "transformer")
+    link = job.machine.rates.host_link_bytes_per_s
+    copies = int(job.shape.forwards) * part.block_params * part.bits / 8 / (frac * link)
+    assert streamed["denoise"] == pytest.approx(max(plain["denoise"], copies), rel=1e-6)
+
+
+def test_quantised_weights_are_copied_in_their_width():
+    part = Component(name="transformer", kind="transformer", params=100, quantizable_params=80)
+    assert stored_bytes(part, 100, "bf16") == 200
+    assert stored_bytes(part, 100, "fp8") == pytest.approx(120)
+
+
+@pytest.mark.parametrize(
+    ("kind", "when", "blocks", "mode", "stage"),
+    [
+        ("text_encoder", ("text_encode",), 0, "model", "text_encode"),
+        ("text_encoder", ("text_encode",), 0, "text-encoder", "text_encode"),
+        ("text_encoder", ("text_encode",), 0, "layerwise", ""),
+        ("transformer", ("denoise",), 40, "layerwise", "denoise"),
+        ("transformer", ("denoise",), 40, "text-encoder", ""),
+        ("vae", ("vae_decode",), 0, "model", ""),
+    ],
+)
+def test_what_each_mode_copies(kind, when, blocks, mode, stage):
+    part = Component(name="x", kind=kind, params=1, when=when, blocks=blocks)
+    assert copied(part, mode) == stage
+
+
+# Engines against one another
+
+
+def test_the_text_tower_in_every_forward_costs_more():
+    cosmos = Workload(model="cosmos3-nano", frames=189, text_tokens=4096)
+    once, job = stages("xdit", workload=cosmos)
+    traits = replace(job.behaviour.traits, understanding_each_forward=False)
+    single = evaluate(
+        replace(job, behaviour=replace(job.behaviour, traits=traits)),
+        Layouts.of([ParallelConfig()]),
+    )
+    assert once["denoise"] > float(single.stages["denoise"].total_s[0])
+
+
+def test_fused_kernels_move_less_than_eager_chains():
+    fused, _ = stages("sglang-diffusion")
+    eager, _ = stages("wan-official")
+    assert fused["denoise"] < eager["denoise"]
+
+
+def test_only_a_server_copies_the_clip_between_processes():
+    server, _ = stages("sglang-diffusion")
+    program, _ = stages("xdit")
+    assert 0 < program["transfer"] < server["transfer"]
+
+
+def test_bands_of_the_vae_divide_the_decode():
+    layout = ParallelConfig(ulysses=4, vae_patch=4)
+    banded, _ = stages("xdit", "4xH100", layout=layout)
+    whole, _ = stages("xdit", "4xH100", layout=ParallelConfig(ulysses=4))
+    assert whole["vae_decode"] / 4 < banded["vae_decode"] < whole["vae_decode"] / 1.5
+
+
+# Records
+
+
+def record(**fields) -> RunRecord:
+    base = dict(
+        id="x", engine="wan-official", model="Wan-AI/Wan2.2-T2V-A14B", task="t2v", gpu="h100-sxm",
+        num_gpus=1, width=832, height=480, frames=81, steps=40, cfg=True, measured_ms={"e2e": 1.0},
+    )  # fmt: skip
+    return RunRecord.model_validate({**base, **fields})
+
+
+def test_the_end_to_end_time_of_a_program_ends_before_the_file():
+    found = predict_record(record(offload="model"))
+    one = found.answer.prediction
+    assert one.stages_ms.video_encode > 0
+    written = found.predicted_ms["e2e"] + one.stages_ms.video_encode
+    assert written == pytest.approx(one.latency_ms, rel=1e-9)
+
+
+def test_the_end_to_end_time_of_a_server_ends_with_the_response():
+    found = predict_record(record(engine="vllm-omni", source_date="2026-09-01"))
+    assert found.predicted_ms["e2e"] == pytest.approx(found.answer.prediction.latency_ms)
+
+
+def test_a_release_of_sglang_divides_a_video_decode_by_itself():
+    fields = dict(engine="sglang-diffusion", num_gpus=2, parallel={"ulysses_degree": 2})
+    dated = predict_record(record(engine_version="0.5.23 (wheel)", **fields))
+    assert dated.question.parallel.vae_patch == 2
+    stated = {"ulysses_degree": 2, "vae_patch_parallel_size": 1}
+    off = predict_record(record(**{**fields, "parallel": stated}))
+    assert off.question.parallel.vae_patch == 1
+
+
+# Kernels and power
+
+
+def attention(backend: str) -> Attention:
+    return Attention(
+        name="a", seq_q=30000, seq_kv=30000, heads=40, kv_heads=40, head_dim=128, backend=backend
+    )
+
+
+def test_flash_attention_2_is_slow_on_hopper_and_best_on_ampere():
+    hopper, ampere = machine("1xH100"), machine("1xA100-SXM-80G")
+
+    def ratio(on: Machine) -> float:  # fmt: skip
+        return float(
+            cost(attention("FLASH_ATTN_2"), on).time_each_s
+            / cost(attention("FLASH_ATTN"), on).time_each_s
+        )
+
+    assert 1.4 < ratio(hopper) < 2.2
+    assert ratio(ampere) == pytest.approx(1.0)
+
+
+def test_eight_bit_attention_may_pass_the_bf16_roof_but_not_its_own():
+    on = machine("1xRTX-4090")
+    fast, plain = (float(cost(attention(b), on).time_each_s) for b in ("SAGE_ATTN", "FLASH_ATTN"))
+    work = 4.0 * 30000**2 * 40 * 128
+    assert fast < work / on.rates.peak("bf16") < plain
+    assert fast >= work / on.rates.roof("fp8")
+
+
+def test_power_lets_a_cut_down_device_run_near_its_peak():
+    assert machine("1xH100").power_factor("gemm") == 1.0
+    h20 = machine("1xH20")
+    assert h20.power_factor("gemm", 0.9) > 1.1
+    values = h20.laws["gemm/bf16"].values
+    reached = values["rate_frac"] * 0.9 / (1 + values["throttle_frac"])
+    assert reached * h20.power_factor("gemm", 0.9) == pytest.approx(MOST_OF_PEAK)
+    assert machine("1xH100-PCIE").power_factor("gemm") < 1.0
+
+
+def test_the_power_factor_rises_with_the_limit_and_stays_below_the_peak():
+    base = machine("1xH100-NVL")
+    factors = []
+    for watts in (100.0, 200.0, 400.0, 800.0, 3000.0):
+        figure = base.device.compute.tdp_w.model_copy(update={"value": watts})
+        compute = base.device.compute.model_copy(update={"tdp_w": figure})
+        device = base.device.model_copy(update={"compute": compute})
+        factors.append(replace(base, device=device).power_factor("gemm", 0.9))
+    assert factors == sorted(factors)
+    assert factors[0] < 1.0 < factors[-1]
+    assert factors[1] / factors[0] == pytest.approx(np.sqrt(2.0))
+
+
+def test_laws_fitted_on_the_device_are_left_alone():
+    assert machine("1xL40S").power_factor("gemm") == 1.0
+    assert machine("1xMI300X").power_factor("gemm") == 1.0
+
+
+def test_an_engine_is_asked_for_by_name():
+    answer = predict(WAN, catalog.parse_gpus("4xH100"), parallel="ulysses=4,hsdp=4", engine="wan")
+    assert answer.engine.name == "wan-official"
+    assert answer.prediction.latency_ms > 0
