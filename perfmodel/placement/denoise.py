@@ -118,14 +118,14 @@ def place_op(
     if isinstance(split, Attention) and split.role is Role.SELF:
         builds_mask = table.pad_masked or work.sequence_parallel_masked
         return sequence.split_self_attention(
-            replace(split, backend=table.attention_backend),
+            _on_kernel(split, table.attention_backend),
             layouts,
             builds_mask=builds_mask,
             copies=table.ulysses_copies,
             ring_backend=table.ring_attention_kernel,
         )
     if isinstance(split, Attention):
-        split = replace(split, backend=table.cross_attention_backend)
+        split = _on_kernel(split, table.cross_attention_backend)
     split = sequence.split_rows(split, layouts)
     if table.hsdp_breaks_graph:
         split = _unfuse(split, layouts.hsdp > 1)
@@ -140,6 +140,17 @@ def _place_all(
 
 def _times(ops: Iterable[Op], executions: NDArray[np.number] | Ints) -> list[Op]:
     return [replace(op, count=op.count * np.asarray(executions)) for op in ops]
+
+
+def _on_kernel(op: Attention, backend: str) -> Attention:
+    """`op` on the engine's kernel; a mask leaves torch only its memory-efficient kernel.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
+    (the flash kernel takes no mask).
+    """
+    if backend == "TORCH_SDPA" and op.masked is True:
+        return replace(op, backend="SDPA_EFFICIENT", masked=False)
+    return replace(op, backend=backend)
 
 
 def _unfuse(op: Op, unfused: NDArray[np.bool_]) -> Op:

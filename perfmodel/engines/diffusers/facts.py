@@ -30,11 +30,15 @@ WAN = ModelFacts(
     encode_bits=32,
     offload_modes=OFFLOADS,
 )
+JOINT = ModelFacts(
+    pipeline="DiffusionPipeline", axes=_PARALLEL, auto_pad=False, offload_modes=OFFLOADS
+)
 PLAIN = ModelFacts(pipeline="DiffusionPipeline", offload_modes=OFFLOADS)
 
 MODELS: tuple[tuple[str, ModelFacts], ...] = (
     (r"cosmos3", COSMOS3),
     (r"(wan|fastwan)", WAN),
+    (r"(flux|qwen-image|ltx|helios)", JOINT),
     (r"", PLAIN),
 )
 

@@ -53,6 +53,7 @@ class ModelFacts:
         compiled: blocks are compiled unless asked otherwise.
         offload_modes: offload options that exist.
         boundary_ratio: expert boundary that wins over the checkpoint's.
+        valid_text_only: padded text is cut, or runs unmasked, in models that would mask it.
     """
 
     pipeline: str
@@ -73,6 +74,7 @@ class ModelFacts:
     compiled: bool = False
     offload_modes: tuple[str, ...] = ("none",)
     boundary_ratio: float | None = None
+    valid_text_only: bool = False
 
 
 Attention = Callable[[DeviceLike], str]

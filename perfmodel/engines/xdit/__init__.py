@@ -38,7 +38,11 @@ FACTS = Facts(
         ),
         (r"wan.*i2v", _model("xFuserWanImageToVideoPipeline")),
         (r"wan", _model("xFuserWanPipeline")),
-        (r"hunyuanvideo", _model("xFuserHunyuanVideoPipeline", _NO_GUIDANCE)),
+        (r"hunyuanvideo-?1\.5", _model("xFuserHunyuanVideo15Pipeline")),
+        (
+            r"(fast)?hunyuan",
+            _model("xFuserHunyuanVideoPipeline", _NO_GUIDANCE, valid_text_only=True),
+        ),
         (r"flux\.?[12]", _model("xFuserFluxPipeline", _NO_GUIDANCE)),
         (r"qwen-image", _model("xFuserQwenImagePipeline")),
         (r"z-image", _model("xFuserZImagePipeline")),
