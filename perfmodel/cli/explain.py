@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from perfmodel.engines.base import Rule
     from perfmodel.report.glossary import Entry
 
 
@@ -49,7 +50,8 @@ def all_entries() -> list[Entry]:
     from perfmodel.report.glossary import Entry, folded, glossary, rule_entries, term_entries
 
     entries = glossary()
-    entries += rule_entries(*_rules())
+    for rules, engine in _rules():
+        entries += rule_entries(rules, engine)
     entries += term_entries(_terms())
     named = {folded(name) for entry in entries for name in (entry.term, *entry.aliases)}
     entries += [
@@ -60,10 +62,17 @@ def all_entries() -> list[Entry]:
     return entries
 
 
-def _rules() -> tuple[tuple[object, ...], str]:
-    from perfmodel.engines import DEFAULT_ENGINE, engine
+def _rules() -> list[tuple[list[Rule], str]]:
+    """Rules by engine; one that several engines share belongs to the first."""
+    from perfmodel.engines import engine, engine_names
 
-    return engine(DEFAULT_ENGINE).rules(), DEFAULT_ENGINE
+    found: list[tuple[list[Rule], str]] = []
+    seen: set[str] = set()
+    for name in engine_names():
+        rules = [rule for rule in engine(name).rules() if rule.id not in seen]
+        seen |= {rule.id for rule in rules}
+        found.append((rules, name))
+    return found
 
 
 def _terms() -> dict[str, dict[str, object]]:
