@@ -27,6 +27,7 @@ FAMILIES = {
     "ltx": "perfmodel.stages.ltx",
     "mochi": "perfmodel.stages.mochi",
     "pixart": "perfmodel.stages.pixart",
+    "ltx2": "perfmodel.stages.ltx2",
 }
 
 
