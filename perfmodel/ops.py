@@ -137,7 +137,8 @@ class Attention(Op):
 class Conv(Op):
     """Convolution: ``2*batch*out_channels*out_t*out_h*out_w*in_channels*kt*kh*kw`` FLOP.
 
-    `in_voxels` counts the input positions it reads (cached frames and padding included).
+    In a denoiser `rows` and `split` say what parallelism divides; both divide `out_w`, which then
+    holds all positions (a share of the channels is as much work as a share of the positions).
     """
 
     in_channels: int
@@ -149,6 +150,8 @@ class Conv(Op):
     batch: Ints = 1
     stride: tuple[int, int, int] = (1, 1, 1)
     dtype: str = "bf16"
+    rows: Rows = Rows.NONE
+    split: Split = Split.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.ops import Attention, Collective, Gemm, Ints, Op, Pointwise, Role, Rows, dtype_bytes
+from perfmodel.ops import Attention, Collective, Conv, Gemm, Ints, Op, Pointwise, Role, Rows, dtype_bytes
 from perfmodel.placement.groups import (
     Group,
     allgather_group,
@@ -51,6 +51,8 @@ def split_rows(op: Op, layouts: Layouts) -> Op:
     if isinstance(op, Pointwise) and op.rows is Rows.TOKENS:
         eager = None if op.eager_bytes is None else op.eager_bytes / sp
         return replace(op, bytes_moved=op.bytes_moved / sp, eager_bytes=eager)
+    if isinstance(op, Conv) and op.rows is Rows.TOKENS:
+        return replace(op, out_w=ceil_div(op.out_w, sp))
     if isinstance(op, Attention) and op.role is Role.CROSS:
         return replace(op, seq_q=ceil_div(op.seq_q, sp))
     return op
@@ -122,6 +124,18 @@ def exit_gather(tokens: Ints, batch: Ints, width: int, layouts: Layouts) -> Coll
     padded = local_tokens(tokens, layouts) * layouts.sequence_parallel
     full_bytes = np.asarray(batch, float) * padded * width * ACTIVATION_BYTES
     return _collective("sequence exit gather", "all_gather", full_bytes, group, 1)
+
+
+def state_reduces(
+    reduces: tuple[tuple[str, int, int], ...], batch: Ints, layouts: Layouts
+) -> list[Op]:
+    """Sums over the sequence group of a linear attention's state: fp32, (name, count, elements)."""
+    group = sequence_group(layouts)
+    each = np.asarray(batch, float) * dtype_bytes("fp32")
+    return [
+        _collective(name, "all_reduce", each * elements, group, count)
+        for name, count, elements in reduces
+    ]
 
 
 def _collective(name: str, op: str, full_bytes: object, group: Group, count: Ints) -> Collective:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfmodel.ops import Attention, Collective, Gemm, Op, Pointwise, Role, Split, dtype_bytes
+from perfmodel.ops import Attention, Collective, Conv, Gemm, Op, Pointwise, Role, Split, dtype_bytes
 from perfmodel.placement.groups import tensor_group
 from perfmodel.shapes import ceil_div
 from perfmodel.spec.parallel import Layouts
@@ -25,6 +25,8 @@ def split_widths(op: Op, layouts: Layouts) -> Op:
         return replace(op, n=ceil_div(op.n, tp))
     if isinstance(op, Gemm) and op.split is Split.ROW:
         return replace(op, k=ceil_div(op.k, tp))
+    if isinstance(op, Conv) and op.split is Split.COLUMN:
+        return replace(op, out_w=ceil_div(op.out_w, tp))
     if isinstance(op, Pointwise) and op.split is Split.COLUMN:
         eager = None if op.eager_bytes is None else op.eager_bytes / tp
         return replace(op, bytes_moved=op.bytes_moved / tp, eager_bytes=eager)

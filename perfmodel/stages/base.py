@@ -89,6 +89,8 @@ class DenoiseWork:
             (name, count per forward, elements per token row, rows tag is tokens).
         width_gathers: all-gathers that tensor parallelism adds per forward where an engine joins
             column-split maps: (name, count per forward, width), over local tokens and text.
+        sequence_reduces: fp32 all-reduces over the sequence group per forward, where attention is
+            linear and keeps a state: (name, count per forward, elements an output).
         hidden: width of the hidden state (pipeline hand-over).
         heads, kv_heads, head_dim: of the self-attention.
         exit_width: elements per token that the sequence-parallel exit gathers.
@@ -103,6 +105,7 @@ class DenoiseWork:
     block_params: int
     row_reduces: tuple[tuple[str, int, int, bool], ...] = ()
     width_gathers: tuple[tuple[str, int, int], ...] = ()
+    sequence_reduces: tuple[tuple[str, int, int], ...] = ()
     hidden: int
     heads: int
     kv_heads: int
