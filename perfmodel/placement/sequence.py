@@ -17,7 +17,18 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.ops import Attention, Collective, Conv, Gemm, Ints, Op, Pointwise, Role, Rows, dtype_bytes
+from perfmodel.ops import (
+    Attention,
+    Collective,
+    Conv,
+    Gemm,
+    Ints,
+    Op,
+    Pointwise,
+    Role,
+    Rows,
+    dtype_bytes,
+)
 from perfmodel.placement.groups import (
     Group,
     allgather_group,
