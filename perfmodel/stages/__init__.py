@@ -28,6 +28,9 @@ FAMILIES = {
     "mochi": "perfmodel.stages.mochi",
     "pixart": "perfmodel.stages.pixart",
     "ltx2": "perfmodel.stages.ltx2",
+    "sana": "perfmodel.stages.sana",
+    "helios": "perfmodel.stages.helios",
+    "longcat_video": "perfmodel.stages.longcat_video",
 }
 
 
