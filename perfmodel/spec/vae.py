@@ -47,7 +47,8 @@ class VaeSpec(Frozen):
         layers, decoder_layers: blocks by level, pixels first, middle last, where they differ.
         residual: parameter-free shortcuts around every level (Wan2.2).
         pixel_patch: pixels folded into channels before the first convolution.
-        temporal: for each change of level, pixels first: whether time is halved too.
+        temporal: for each change of level of the encoder, pixels first: whether time is halved too
+            (some decoders walk it from the latent in the same order, see the kind).
         temporal_steps: temporal factor of each change of level, pixels first.
         down: what each change of level halves, pixels first.
         quant_convs: 1x1 convolutions around the latent.
@@ -102,12 +103,28 @@ class VaeSpec(Frozen):
         for name in self.model_fields_set & READ_BY.keys():
             if self.kind not in READ_BY[name]:
                 raise ValueError(f"{name} is not read for a VAE of kind {self.kind}")
-        changes = len(self.multipliers) - 1
-        if self.kind in READ_BY["temporal"] and len(self.temporal) != changes:
-            raise ValueError(f"temporal needs {changes} entries, one a change of level")
+        for name, count in self._lengths().items():
+            if len(getattr(self, name)) != count:
+                raise ValueError(f"{name} needs {count} entries for a VAE of kind {self.kind}")
         if bool(self.tile_frames) != bool(self.tile_stride_frames):
             raise ValueError("tile_frames and tile_stride_frames go together")
         return self
+
+    def _lengths(self) -> dict[str, int]:
+        """Entries that each list needs: levels, changes of level, or levels and the middle."""
+        levels = len(self.multipliers)
+        if self.kind in ("ltx", "ltx2"):
+            decoder = len(self.decoder_multipliers or self.multipliers)
+            return {"layers": levels + 1, "down": levels, "decoder_layers": decoder + 1}
+        if self.kind == "mochi":
+            return {
+                "layers": levels + 1,
+                "temporal_steps": levels - 1,
+                "attention_levels": levels + 1,
+            }
+        if self.kind == "dcae":
+            return dict.fromkeys(("layers", "decoder_layers", "attention_levels"), levels)
+        return {"temporal": levels - 1} if self.kind in READ_BY["temporal"] else {}
 
     @property
     def tile_latent(self) -> int:

@@ -8,6 +8,7 @@ Source: diffusers 0.42.1 ``models/autoencoders`` (https://pypi.org/project/diffu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perfmodel.ops import Floats, Ints
@@ -24,7 +25,32 @@ UPSAMPLE_BYTES = 10.0
 
 @dataclass(slots=True)
 class Net(Recorder):
-    """A network over a whole image or clip: group norms, 2-D convolutions (AutoencoderKL)."""
+    """A network over a whole image or clip: group norms, 2-D convolutions (AutoencoderKL).
+
+    Attributes:
+        held: elements of the level's entry, which its caller keeps until the level is done.
+    """
+
+    held: Floats = 0.0
+
+    def alive(self, *sizes_bytes: Floats) -> None:
+        """Maps that live at the same time, besides the level's entry."""
+        Recorder.alive(self, self.held * BF16_BYTES, *sizes_bytes)
+
+    def resnets(self, entry: Map, widths: Sequence[int], held: Floats | None = None) -> Map:
+        """Residual blocks of these widths.
+
+        Args:
+            entry: of the first block; kept by the caller from the second on.
+            widths: channels after each block.
+            held: elements that the caller keeps instead, where the level began with a resampling.
+        """
+        self.held = 0.0 if held is None else held
+        here = entry
+        for width in widths:
+            here = self.resnet(here, width)
+            self.held = entry.size if held is None else held
+        return here
 
     def norm(self, shape: Map, *, silu: bool, kept: Floats = 0.0) -> None:
         """Group norm (statistics in a pass of their own) and the SiLU after it."""
@@ -92,7 +118,9 @@ class Net(Recorder):
 
     def middle(self, shape: Map) -> None:
         """Residual block, attention, residual block."""
+        self.held = 0.0
         self.resnet(shape, shape.channels)
+        self.held = shape.size
         self.attention(shape)
         self.resnet(shape, shape.channels)
 
@@ -106,7 +134,7 @@ class Net(Recorder):
         """
         wide = shape.scaled(lambda side: 2 * side)
         self.move("up-sample", shape, shape.size * UPSAMPLE_BYTES)
-        self.conv(wide, wide)
+        self.conv(wide, wide, kept=shape.size)
         return wide
 
     def downsample(self, shape: Map, channels: int, *, halves_time: bool) -> Map:
@@ -124,6 +152,7 @@ class Net(Recorder):
 
     def leave(self, shape: Map, moments: Map) -> None:
         """Norm, SiLU and last convolution of the encoder."""
+        self.held = 0.0
         self.norm(shape, silu=True)
         self.conv(shape, moments)
 
@@ -147,10 +176,10 @@ def decoder(net: Net, vae: VaeSpec, latent: Map, doubles_time: tuple[bool, ...])
     net.enter(latent, here)
     net.middle(here)
     for level, width in enumerate(channels):
-        for _ in range(vae.resnets + 1):
-            here = net.resnet(here, width)
+        here = net.resnets(here, [width] * (vae.resnets + 1))
         if level + 1 < len(channels):
             here = net.upsample(here, channels[level + 1], doubles_time=doubles_time[level])
+    net.held = 0.0
     net.norm(here, silu=True)
     out = replace(here, channels=RGB)
     net.conv(here, out)
@@ -163,8 +192,7 @@ def encoder(net: Net, vae: VaeSpec, pixels: Map, halves_time: tuple[bool, ...]) 
     here = replace(pixels, channels=channels[0])
     net.conv(pixels, here)
     for level, width in enumerate(channels):
-        for _ in range(vae.resnets):
-            here = net.resnet(here, width)
+        here = net.resnets(here, [width] * vae.resnets)
         if level + 1 < len(channels):
             here = net.downsample(here, channels[level + 1], halves_time=halves_time[level])
     net.middle(here)

@@ -27,7 +27,7 @@ from perfmodel.stages.vae_blocks import (
     decoder,
     encoder,
 )
-from perfmodel.stages.vae_record import ADD_BYTES, Map
+from perfmodel.stages.vae_record import ADD_BYTES, Map, as_floats, as_ints
 
 PAST_FRAMES = 2
 LATENT_CHUNK, PIXEL_CHUNK = 2, 8
@@ -43,6 +43,10 @@ class ChunkNet(Net):
     """
 
     z_channels: int = 0
+
+    def alive(self, *sizes_bytes: Floats) -> None:
+        """Maps that live at the same time, with the past frames kept so far."""
+        Net.alive(self, self.cache_bytes, *sizes_bytes)
 
     def conv(self, shape: Map, out: Map, *, kept: Floats = 0.0) -> None:
         """3x3x3 convolution over the chunk and two past frames, the last two kept."""
@@ -80,8 +84,7 @@ class ChunkNet(Net):
 
     def middle(self, shape: Map) -> None:
         """Two residual blocks."""
-        self.resnet(shape, shape.channels)
-        self.resnet(shape, shape.channels)
+        self.resnets(shape, [shape.channels] * 2)
 
     def upsample(self, shape: Map, channels: int, *, doubles_time: bool) -> Map:
         """Nearest in space and, but for the first of an odd number, in time; 3x3 convolution."""
@@ -148,18 +151,21 @@ def decode_peak_bytes(
     bits: int = 16,
     fast_path: str = "off",
 ) -> Floats:
-    """Most bytes alive in a chunk, past frames of all convolutions included (no fast path)."""
-    frames = _first_chunk(latent_frames, LATENT_CHUNK)[1]
-    net = _decoder(vae, "first", frames, height, width)
-    return (net.peak_bytes + net.cache_bytes) * (bits / BF16_BITS)
+    """Most bytes alive in a chunk, kept past frames included (there is no fast path)."""
+    chunks, frames = _first_chunk(latent_frames, LATENT_CHUNK)
+    first = _decoder(vae, "first", frames, height, width)
+    later = _decoder(vae, "later", LATENT_CHUNK, height, width)
+    return _peak(first, later, chunks) * (bits / BF16_BITS)
 
 
 def encode_peak_bytes(
     vae: VaeSpec, frames: Ints, height: Ints, width: Ints, bits: int = 16
 ) -> Floats:
-    """Most bytes alive in a chunk, past frames of all convolutions included."""
-    net = _encoder(vae, "first", _first_chunk(frames, PIXEL_CHUNK)[1], height, width)
-    return (net.peak_bytes + net.cache_bytes) * (bits / BF16_BITS)
+    """Most bytes alive in a chunk, kept past frames included."""
+    chunks, first_frames = _first_chunk(frames, PIXEL_CHUNK)
+    first = _encoder(vae, "first", first_frames, height, width)
+    later = _encoder(vae, "later", PIXEL_CHUNK, height, width)
+    return _peak(first, later, chunks) * (bits / BF16_BITS)
 
 
 @lru_cache(maxsize=16)
@@ -172,9 +178,15 @@ def params(vae: VaeSpec) -> tuple[int, int]:
     )
 
 
+def _peak(first: Net, later: Net, chunks: Ints) -> Floats:
+    """A later chunk keeps new past frames while the old ones are still there."""
+    second = np.where(np.asarray(chunks) > 1, later.peak_bytes + later.cache_bytes, 0.0)
+    return as_floats(np.maximum(first.peak_bytes, second))
+
+
 def _first_chunk(frames: Ints, chunk: int) -> tuple[Ints, Ints]:
     """Chunks of the clip, and the frames of the first."""
-    chunks = np.maximum(frames // chunk, 1)
+    chunks = as_ints(np.maximum(frames // chunk, 1))
     return chunks, frames - chunk * (chunks - 1)
 
 

@@ -58,6 +58,13 @@ class DeepNet(Net):
         self.norm(shape, kept=shape.size)
         self.residual(shape)
 
+    def blocks(self, shape: Map, count: int, *, attends: bool, held: Floats | None = None) -> None:
+        """Blocks of a level: its entry, or the map before a resampling, is held meanwhile."""
+        self.held = 0.0 if held is None else held
+        for _ in range(count):
+            self.block(shape, attends=attends)
+            self.held = shape.size if held is None else held
+
     def linear_attention(self, shape: Map) -> None:
         """Attention by two products of fp32 maps per head and scale, and its projections."""
         triple = replace(shape, channels=3 * shape.channels)
@@ -170,10 +177,13 @@ def _decoder(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Net:
     net.conv(latent, here)
     net.move("add repeated latent", here, here.size * (READ_WRITE + ADD_BYTES), 2)
     for level in reversed(range(len(channels))):
+        held = None
         if level + 1 < len(channels):
+            net.held, held = 0.0, here.size
             here = net.grow(here, channels[level])
-        for _ in range(vae.decoder_layers[level]):
-            net.block(here, attends=vae.attention_levels[level])
+        layers, attends = vae.decoder_layers[level], vae.attention_levels[level]
+        net.blocks(here, layers, attends=attends, held=held)
+    net.held = 0.0
     net.norm(here)
     net.activation(here)
     net.conv(here, replace(here, channels=RGB))
@@ -187,8 +197,7 @@ def _encoder(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Net:
     here = replace(pixels, channels=channels[0])
     net.conv(pixels, here)
     for level, layers in enumerate(vae.layers):
-        for _ in range(layers):
-            net.block(here, attends=vae.attention_levels[level])
+        net.blocks(here, layers, attends=vae.attention_levels[level])
         if level + 1 < len(channels):
             here = net.shrink(here, channels[level + 1])
     latent = replace(here, channels=vae.z_channels)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import cast
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from perfmodel.stages.vae_blocks import (
     decoder,
     encoder,
 )
-from perfmodel.stages.vae_record import ADD_BYTES, Map
+from perfmodel.stages.vae_record import ADD_BYTES, Map, as_floats, as_ints
 
 PAST_FRAMES = 2
 # Per pair of positions: compare writes 1, select reads it and writes fp32, conversion to bf16.
@@ -84,11 +83,12 @@ class CausalNet(Net):
         if doubles_time:
             wide = replace(wide, frames=2 * shape.frames - 1)
         self.move("up-sample first frame", shape, shape.frame * UPSAMPLE_BYTES)
-        several = _as_ints(1 * (np.asarray(shape.frames) > 1))
+        several = as_ints(1 * (np.asarray(shape.frames) > 1))
         rest = (wide.size - wide.frame + 3 * (shape.size - shape.frame)) * BF16_BYTES
         joined = elements(wide.size, several) * READ_WRITE
         self.move("up-sample", shape, rest + joined, COPY_KERNELS)
-        self.conv(wide, wide)
+        # The pieces that were joined are still there.
+        self.conv(wide, wide, kept=shape.size + elements(wide.size, several))
         return wide
 
     def downsample(self, shape: Map, channels: int, *, halves_time: bool) -> Map:
@@ -202,13 +202,9 @@ def pieces(frames: Ints, size: int, stride: int, longest: int) -> tuple[Piece, .
         length = np.where(start >= 0, np.minimum(frames - start, size), 1)
         # An uncut clip is its own last tile, however long.
         length = np.where((starts == 1) & (back == 0), frames, length)
-        found.append(Piece(name, _as_ints(length), _as_ints(1 * (start >= 0))))
-    full = Piece("tile", size, _as_ints(np.maximum(starts - 2, 0)))
+        found.append(Piece(name, as_ints(length), as_ints(1 * (start >= 0))))
+    full = Piece("tile", size, as_ints(np.maximum(starts - 2, 0)))
     return (full, *found)
-
-
-def _as_ints(values: np.ndarray) -> Ints:
-    return int(values) if np.ndim(values) == 0 else cast("Ints", values.astype(np.int64))
 
 
 def decode(
@@ -246,7 +242,7 @@ def decode_peak_bytes(
     for piece in _latent_pieces(vae, latent_frames):
         live = _decoder(vae, piece.name, piece.frames, height, width).peak_bytes
         peak = np.maximum(peak, live * (np.asarray(piece.count) > 0))
-    return peak * (bits / BF16_BITS)
+    return as_floats(peak) * (bits / BF16_BITS)
 
 
 def encode_peak_bytes(
@@ -257,7 +253,7 @@ def encode_peak_bytes(
     for piece in _pixel_pieces(vae, frames):
         live = _encoder(vae, piece.name, piece.frames, height, width).peak_bytes
         peak = np.maximum(peak, live * (np.asarray(piece.count) > 0))
-    return peak * (bits / BF16_BITS)
+    return as_floats(peak) * (bits / BF16_BITS)
 
 
 @lru_cache(maxsize=16)
@@ -322,7 +318,7 @@ def _blend(
     tiles = sum(np.asarray(piece.count) for piece in _latent_pieces(vae, latent_frames))
     overlap = (vae.tile_frames - vae.tile_stride_frames) // vae.temporal_ratio * step
     frame = elements(channels, *sides)
-    seams = _as_ints(np.asarray(tiles) - 1)
+    seams = as_ints(np.asarray(tiles) - 1)
     moved = 2 * READ_WRITE + ADD_BYTES + READ_WRITE
     whole = elements((latent_frames - 1) * step + 1, frame) * READ_WRITE
     return (
@@ -334,7 +330,7 @@ def _blend(
         ),
         Pointwise(
             name=f"{stage}: join tiles",
-            count=_as_ints(1 * (np.asarray(tiles) > 1)),
+            count=as_ints(1 * (np.asarray(tiles) > 1)),
             bytes_moved=whole,
             is_copy=True,
         ),

@@ -70,18 +70,18 @@ class PackedClip(Net):
             read = shape.padded(shape.frames + PAST_FRAMES)
             self.move("reflect edges", shape, (joined + read) * BF16_BYTES, is_copy=True)
         self.convolve(shape, out, (3, 3, 3), read=read)
-        self.around_conv(kept + (joined if self.reflects else 0.0), shape.size, out.size, read)
+        beside = shape.over(PAST_FRAMES) + (joined if self.reflects else 0.0)
+        self.around_conv(kept + beside, shape.size, out.size, read)
 
     def residual(self, shape: Map) -> None:
         """Sum with the block's input."""
         self.move("residual", shape, shape.size * ADD_BYTES)
 
-    def blocks(self, shape: Map, count: int) -> None:
-        """`count` residual blocks of the same width."""
-        for _ in range(count):
-            self.resnet(shape, shape.channels)
-            if self.timed:
-                self.params += 4 * shape.channels
+    def blocks(self, shape: Map, count: int, held: Floats | None = None) -> None:
+        """`count` residual blocks of the same width; `held` as in `resnets`."""
+        self.resnets(shape, [shape.channels] * count, held)
+        if self.timed:
+            self.params += count * 4 * shape.channels
 
     def pack(self, shape: Map, channels: int, stride: tuple[int, int, int]) -> Map:
         """Convolution to a fraction of the channels, packed; the averaged input added."""
@@ -120,7 +120,7 @@ class PackedClip(Net):
         self.conv(shape, wide, kept=shape.size + whole.size)
         self.move("unpack", out, whole.size * READ_WRITE, is_copy=True)
         self.move("residual", out, out.size * ADD_BYTES, more=" unpacked")
-        self.alive((shape.size + 4 * whole.size) * BF16_BYTES)
+        self.alive((shape.size + 3 * whole.size) * BF16_BYTES)
         return out
 
     def time_embedding(self, width: int, name: str) -> None:
@@ -179,13 +179,15 @@ def _decoder(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Net:
         net.time_embedding(4 * here.channels, "middle")
     net.blocks(here, vae.decoder_layers[-1])
     for level, layers in enumerate(vae.decoder_layers[-2::-1]):
+        net.held, entry = 0.0, here
         here = net.unpack(here)
         if net.timed:
             net.time_embedding(4 * here.channels, f"level {level}")
-        net.blocks(here, layers)
+        net.blocks(here, layers, entry.size)
     if net.timed:
         net.time_embedding(2 * here.channels, "out")
         net.params += 2 * here.channels + 1
+    net.held = 0.0
     net.norm(here, silu=True)
     folded = replace(here, channels=RGB * vae.pixel_patch**2)
     net.conv(here, folded)
@@ -204,6 +206,7 @@ def _encoder(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Net:
         net.blocks(here, layers)
         here = net.pack(here, vae.encoder_width * multiplier, STRIDES[kind])
     net.blocks(here, vae.layers[-1])
+    net.held = 0.0
     net.norm(here, silu=True)
     # One variance for all channels, repeated.
     moments = replace(here, channels=vae.z_channels + 1)

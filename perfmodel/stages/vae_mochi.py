@@ -16,7 +16,7 @@ from perfmodel.spec.vae import VaeSpec
 from perfmodel.stages.base import Traits
 from perfmodel.stages.layers import BF16_BYTES, READ_WRITE
 from perfmodel.stages.vae_blocks import BF16_BITS, RGB, STATISTICS_LAUNCHES, Net, clip_map, widths
-from perfmodel.stages.vae_record import ADD_BYTES, Map
+from perfmodel.stages.vae_record import ADD_BYTES, Map, as_ints
 
 NORM_FRAMES = 8
 """Frames that one call of the group norm takes."""
@@ -89,16 +89,17 @@ class MochiNet(Net):
 
     def blocks(self, shape: Map, count: int, *, attends: bool = False) -> None:
         """Residual blocks, each followed by attention where the level has it."""
+        self.held = 0.0
         for _ in range(count):
             self.resnet(shape, shape.channels)
+            self.held = shape.size
             if attends:
                 self.attention(shape)
 
     def attention(self, shape: Map) -> None:
         """Causal attention of every position over its frames; an image needs v alone."""
         self.norm(shape, silu=False)
-        several = 1 * (np.asarray(shape.frames) > 1)
-        uses = several if np.ndim(several) else int(several)
+        uses = as_ints(1 * (np.asarray(shape.frames) > 1))
         self.move("attention layout", shape, shape.size * READ_WRITE, is_copy=True)
         self.matrix("q, k", shape, shape, bias=False, count=2, uses=uses)
         self.matrix("v", shape, shape, bias=False)
@@ -234,6 +235,7 @@ def _encoder(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Net:
         here = net.shrink(here, channels[level], step)
         net.blocks(here, vae.layers[level], attends=attends[level])
     net.blocks(here, vae.layers[-1], attends=attends[-1])
+    net.held = 0.0
     net.norm(here, silu=True)
     net.linear("moments", here, replace(here, channels=2 * vae.z_channels), bias=False)
     return net

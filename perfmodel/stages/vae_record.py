@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfmodel.ops import Attention, Conv, Floats, Gemm, Ints, Op, Pointwise, Role
 from perfmodel.stages.layers import BF16_BYTES, FP32_BYTES, READ_WRITE, elements
@@ -18,6 +20,16 @@ from perfmodel.stages.layers import BF16_BYTES, FP32_BYTES, READ_WRITE, elements
 ADD_BYTES = 3 * BF16_BYTES
 # Per element: cast to fp32 6, norm 4, divide 8, cast back 6, two scalings and a sum 4 each.
 NORM_EAGER_BYTES, NORM_EAGER_LAUNCHES = 36.0, 8
+
+
+def as_ints(values: NDArray[Any] | np.generic) -> Ints:
+    """An int for a single value, else int64 columns."""
+    return int(values) if np.ndim(values) == 0 else np.asarray(values, np.int64)
+
+
+def as_floats(values: Floats | NDArray[Any] | np.generic) -> Floats:
+    """A float for a single value, else float64 columns."""
+    return float(values) if np.ndim(values) == 0 else np.asarray(values, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
