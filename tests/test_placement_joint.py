@@ -100,14 +100,14 @@ def test_text_output_is_gathered_over_the_heads() -> None:
     assert isinstance(gather, Collective)
     assert gather.op == "all_gather"
     # [1, 512, 24, 128] in bf16 after the gather.
-    assert float(gather.full_bytes) == 512 * 24 * 128 * 2
+    assert float(gather.full_bytes[0]) == 512 * 24 * 128 * 2  # type: ignore[index]
     assert int(gather.count[0]) == LAYERS  # type: ignore[index]
 
 
 def test_exchanges_move_latent_tokens_only() -> None:
     placed = active(place(joint(), ParallelConfig(ulysses=4)))
     query = placed["Ulysses all-to-all q, o"]
-    assert float(query.full_bytes) == 1024 * HEADS * HEAD_DIM * 2  # type: ignore[attr-defined]
+    assert float(query.full_bytes[0]) == 1024 * HEADS * HEAD_DIM * 2  # type: ignore[attr-defined]
 
 
 def test_attention_without_text_queries_gathers_nothing() -> None:
