@@ -76,6 +76,7 @@ class Behaviour:
         cfg_on_distilled_refused: guidance parallelism on one-branch checkpoints is an error.
         dp_flag_refused: data parallelism is the number of GPUs, never a flag of its own.
         has_ring: ring attention exists where sequence parallelism does.
+        legal_degrees: degrees that the pipeline accepts, for axes that it limits by name.
         fused_blocks: hand-written fused kernels replace chains of small ones, compiled or not.
         result_crosses_processes: a server process of its own answers, so the clip is copied to it.
         time_ends: what the engine's published end-to-end time ends with: ``response``, or
@@ -128,6 +129,7 @@ class Behaviour:
     cfg_on_distilled_refused: bool = True
     dp_flag_refused: bool = True
     has_ring: bool = True
+    legal_degrees: tuple[tuple[str, tuple[int, ...]], ...] = ()
     fused_blocks: bool = False
     result_crosses_processes: bool = True
     time_ends: str = "response"

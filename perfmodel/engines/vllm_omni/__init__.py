@@ -38,7 +38,7 @@ class VllmOmni:
         axes = (
             ("cfg", behaviour.has_cfg),
             ("ulysses", behaviour.has_sp),
-            ("ring", behaviour.has_sp),
+            ("ring", behaviour.has_sp and behaviour.has_ring),
             ("tp", behaviour.has_tp),
             ("pp", behaviour.has_pp),
             ("hsdp", behaviour.has_hsdp),

@@ -295,6 +295,8 @@ def _with_pipeline(
         has_sp=pipeline.sp,
         has_cfg=pipeline.cfg,
         has_allgather=pipeline.sp and has("allgather", version),
+        has_ring=dict(pipeline.legal_degrees).get("ring") != (1,),
+        legal_degrees=pipeline.legal_degrees,
         has_pp=pipeline.pp and has("pipeline_parallel", version),
         has_hsdp=pipeline.hsdp and has("hsdp", version),
         has_vae_patch=pipeline.vae_patch and has("vae_patch", version),

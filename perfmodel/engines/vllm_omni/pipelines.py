@@ -27,6 +27,7 @@ class Pipeline:
         valid_text_only: padded text is cut to its real tokens before the blocks.
         single_stream_tensor: how tensor parallelism treats single-stream blocks (see `Traits`).
         sp, cfg, hsdp, pp, vae_patch, spatial_shard, text_encoder_tp: axes that do something.
+        legal_degrees: degrees that the pipeline accepts, for axes that it limits by name.
         component_offload: single components can be chosen for offload (Cosmos3: never).
     """
 
@@ -47,6 +48,7 @@ class Pipeline:
     vae_patch: bool = True
     spatial_shard: bool = False
     text_encoder_tp: bool = False
+    legal_degrees: tuple[tuple[str, tuple[int, ...]], ...] = ()
     component_offload: bool = True
 
 
@@ -73,6 +75,20 @@ def _qwen(name: str) -> Pipeline:
 def _hunyuan(name: str) -> Pipeline:
     return Pipeline(name=name, vae_broadcast=True, valid_text_only=True)
 
+
+# Frames are divided, so shards may be uneven; linear attention has no ring to merge.
+# Source: models/sana_video/transformer_sana_video.py validate_sana_video_parallel_config.
+_SANA_VIDEO = Pipeline(
+    name="SanaVideoPipeline",
+    hsdp=False,
+    legal_degrees=(
+        ("tp", (1, 2)),
+        ("cfg", (1, 2)),
+        ("ulysses", (1, 2, 4)),
+        ("ring", (1,)),
+        ("allgather", (1,)),
+    ),
+)
 
 # Slug pattern -> pipeline; the first match counts.
 _PIPELINES: tuple[tuple[str, Pipeline], ...] = (
@@ -102,7 +118,9 @@ _PIPELINES: tuple[tuple[str, Pipeline], ...] = (
     (r"hunyuanvideo-?1\.5", _hunyuan("HunyuanVideo15Pipeline")),
     (r"ltx-?2", Pipeline(name="LTX2Pipeline", auto_pad="")),
     (r"z-image", Pipeline(name="ZImagePipeline", auto_pad="", cfg=False)),
-    (r"helios", Pipeline(name="HeliosPipeline", auto_pad="", vae_patch=False)),
+    # The last token is repeated until each part of the sequence divides, without a mask.
+    (r"helios", Pipeline(name="HeliosPipeline", vae_patch=False)),
+    (r"sana-video", _SANA_VIDEO),
     (r"(sd3|stable-diffusion-3)", Pipeline(name="StableDiffusion3Pipeline", sp=False, hsdp=False)),
     (r"longcat-image", Pipeline(name="LongCatImagePipeline", hsdp=False, vae_patch=False)),
     (r"bagel", Pipeline(name="BagelPipeline", sp=False)),
@@ -112,8 +130,8 @@ _PIPELINES: tuple[tuple[str, Pipeline], ...] = (
 # In the catalogue of published models but in no registry of the engine: served only through the
 # generic diffusers adapter, on one GPU.
 _ADAPTER_ONLY = re.compile(
-    r"hunyuanvideo$|fasthunyuan|hunyuanvideo-1\.0|cogvideox|cosmos-predict|cosmos-transfer|pixart|hunyuandit"
-    r"|mochi|sana$|longcat-video"
+    r"hunyuanvideo$|fasthunyuan|hunyuanvideo-1\.0|cogvideox|cosmos-predict|cosmos-transfer|pixart"
+    r"|hunyuan-?dit|mochi|sana-1|ltx-video|longcat-video"
 )
 
 

@@ -186,6 +186,23 @@ def _idle_problem(ctx: Context, config: ParallelConfig) -> Problem:
     )
 
 
+def _limits(ctx: Context, layouts: Layouts) -> BoolColumn:
+    broken = np.zeros(len(layouts), bool)
+    for axis, legal in ctx.behaviour.legal_degrees:
+        broken |= ~np.isin(getattr(layouts, axis), legal)
+    return mask(broken)
+
+
+def _limits_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    axis, legal = next(
+        (axis, legal)
+        for axis, legal in ctx.behaviour.legal_degrees
+        if getattr(config, axis) not in legal
+    )
+    clash = f"{axis}={getattr(config, axis)} is refused by {ctx.behaviour.pipeline}"
+    return refusal("pipeline-degrees", ctx, config, axis, clash, legal)
+
+
 MESH_RULES: tuple[Rule, ...] = (
     Rule(
         id="world-size",
@@ -222,6 +239,13 @@ MESH_RULES: tuple[Rule, ...] = (
         violated=_hsdp_model,
         problem=_hsdp_model_problem,
         source=f"{_WHEEL}diffusion/distributed/hsdp.py",
+    ),
+    Rule(
+        id="pipeline-degrees",
+        title="Some pipelines accept only the degrees that they name (SANA-Video).",
+        violated=_limits,
+        problem=_limits_problem,
+        source=f"{_WHEEL}diffusion/models/sana_video/transformer_sana_video.py",
     ),
     Rule(
         id="hsdp-with",
