@@ -391,3 +391,18 @@ def test_rules_are_columns():
             broken = rule.violated(ctx, layouts)
             assert broken.shape == (len(CONFIGS),)
             assert broken.dtype == np.bool_
+
+
+def test_sglang_gathers_keys_alone():
+    ctx = context("sglang-diffusion")
+    assert allowed(ctx, "agkv4")
+    assert not allowed(ctx, "agkv2_usp2")
+    texts = engines.engine("sglang-diffusion").commands(ctx, config("agkv4"), 1.0)
+    launch = engines.engine("sglang-diffusion").read_launch(shlex.split(texts.serve))
+    assert launch.parallel == config("agkv4")
+
+
+def test_cache_dit_takes_heads_that_do_not_divide():
+    uneven = {"heads": 30, "kv_heads": 30, "tokens": 4096}
+    assert allowed(context("cache-dit(diffusers)", **uneven), "usp4")
+    assert not allowed(context("diffusers", **uneven), "usp4")

@@ -259,3 +259,24 @@ def test_an_engine_is_asked_for_by_name():
     answer = predict(WAN, catalog.parse_gpus("4xH100"), parallel="ulysses=4,hsdp=4", engine="wan")
     assert answer.engine.name == "wan-official"
     assert answer.prediction.latency_ms > 0
+
+
+def test_torchao_names_of_quantisation():
+    from perfmodel.validate.questions import Skip, question
+
+    fields = dict(engine="diffusers+torchao", gpu="h100-sxm")
+    assert question(record(dtype="int8dq", **fields)).options.dtype == "int8"
+    assert question(record(dtype="fp8dqrow", **fields)).options.dtype == "fp8"
+    with pytest.raises(Skip, match="weight-only"):
+        question(record(dtype="int8wo", **fields))
+
+
+def test_stage_timers_that_do_not_wait_are_not_compared():
+    fields = dict(
+        engine="sglang-diffusion", engine_version="0.5.23",
+        measured_ms={"vae_decode": 5.0, "denoise": 900.0},
+    )  # fmt: skip
+    video = predict_record(record(**fields))
+    assert set(video.predicted_ms) == {"vae_decode", "denoise"}
+    image = dict(model="nvidia/Cosmos3-Nano", task="t2i", frames=1, width=1024, height=1024)
+    assert set(predict_record(record(**fields, **image)).predicted_ms) == {"denoise"}

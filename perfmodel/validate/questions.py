@@ -23,9 +23,22 @@ DTYPES = {
     "fp8": "fp8",
     "int8": "int8",
     "nvfp4": "nvfp4",
+    # torchao: dynamic quantisation multiplies in 8 bits; weight-only quantisation does not.
+    "fp8dq": "fp8",
+    "fp8dqrow": "fp8",
+    "int8dq": "int8",
 }
 
-OFFLOADS = {None: "none", "none": "none", "model": "model", "layerwise": "layerwise"}
+WEIGHT_ONLY = frozenset({"int8wo", "fp8wo", "int4wo", "fp6_e3m2"})
+"""torchao's names of weights that are widened again before each product."""
+
+OFFLOADS = {
+    None: "none",
+    "none": "none",
+    "model": "model",
+    "layerwise": "layerwise",
+    "text-encoder": "text-encoder",
+}
 
 BACKENDS = {
     "SAGE": "SAGE_ATTN",
@@ -35,6 +48,13 @@ BACKENDS = {
     "FLASH_ATTN": "FLASH_ATTN",
     "SDPA": "TORCH_SDPA",
     "FLASHINFER": "FLASHINFER_ATTN",
+    # the engines' own spelling, as in records made here
+    "CUDNN_ATTN": "CUDNN_ATTN",
+    "TORCH_SDPA": "TORCH_SDPA",
+    "FLASHINFER_ATTN": "FLASHINFER_ATTN",
+    "TRTLLM_ATTN": "TRTLLM_ATTN",
+    "SAGE_ATTN": "SAGE_ATTN",
+    "ASCEND": "ASCEND",
 }
 
 VAE_ON_ALL_RANKS = frozenset({"sglang-diffusion"})
@@ -108,6 +128,8 @@ def _refuse_unmodelled(record: RunRecord) -> None:
         raise Skip("step cache with an unstated skip ratio")
     if record.sparse_attention:
         raise Skip("sparse attention")
+    if record.dtype in WEIGHT_ONLY:
+        raise Skip(f"dtype {record.dtype}: weight-only quantisation is not modelled")
     if record.dtype not in DTYPES:
         raise Skip(f"dtype {record.dtype} is not modelled")
     if record.offload not in OFFLOADS:

@@ -7,7 +7,7 @@ and https://github.com/NVIDIA/cosmos-framework.
 from __future__ import annotations
 
 from perfmodel.engines.cosmos_official.commands import read_launch, render
-from perfmodel.engines.plain.attention import torch_sdpa
+from perfmodel.engines.plain.attention import cudnn
 from perfmodel.engines.plain.engine import PlainEngine
 from perfmodel.engines.plain.facts import Facts, ModelFacts
 
@@ -26,15 +26,19 @@ FACTS = Facts(
             ModelFacts(
                 pipeline="Video2WorldPipeline",
                 axes=_PARALLEL,
+                fused_blocks=True,
+                modulation_per_frame=True,
+                closing_steps=1,
                 auto_pad=False,
                 offload_modes=("none", "auto", "text-encoder"),
             ),
         ),
     ),
     platforms=("cuda",),
-    attention=torch_sdpa,
+    attention=cudnn,
     sources=(
         "https://github.com/nvidia-cosmos/cosmos-predict2 documentations/inference_video2world.md",
+        "https://github.com/nvidia-cosmos/cosmos-predict2 networks/ (TransformerEngine kernels)",
         "https://github.com/NVIDIA/cosmos-framework",
     ),
 )

@@ -16,6 +16,11 @@ def flash_2(device: DeviceLike) -> str:
     return "FLASH_ATTN_2"
 
 
+def cudnn(device: DeviceLike) -> str:
+    """The fused attention of cuDNN, which TransformerEngine calls."""
+    return "CUDNN_ATTN"
+
+
 def flash(device: DeviceLike) -> str:
     """FlashAttention of the generation that the device has (2, 3 or 4; AITER on AMD)."""
     return "FLASH_ATTN"

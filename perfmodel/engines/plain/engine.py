@@ -165,6 +165,8 @@ def _with_model(base: Behaviour, found: ModelFacts) -> Behaviour:
         pipeline=found.pipeline,
         traits=Traits(
             fused_qkv=found.fused_qkv,
+            modulation_per_frame=found.modulation_per_frame,
+            closing_steps=found.closing_steps,
             understanding_each_forward=found.text_each_forward,
             condition_whole_clip=found.whole_clip,
             frame_rounding=found.rounding,
@@ -176,6 +178,7 @@ def _with_model(base: Behaviour, found: ModelFacts) -> Behaviour:
             vae_encode_bits=found.encode_bits,
         ),
         auto_pad=found.auto_pad,
+        ulysses_mode="advanced_uaa" if found.uneven else options.ulysses_mode,
         pad_masked=found.pad_masked,
         fused_blocks=found.fused_blocks,
         has_sp=bool(axes & {"ulysses", "ring", "allgather"}),

@@ -46,12 +46,15 @@ class ModelFacts:
         encode_bits: the same in the VAE's encoder.
         vae_fast_path: fused VAE kernels by default.
         auto_pad: tokens that do not divide are padded.
+        uneven: the exchange takes heads and shards that do not divide.
         pad_masked: padding builds an attention mask.
         banded_vae: a distributed decode cuts bands of rows, not tiles.
         vae_everywhere: every rank ends with the decoded clip.
         fused_blocks: hand-written fused kernels in place of chains of small ones.
         compiled: blocks are compiled unless asked otherwise.
         offload_modes: offload options that exist.
+        modulation_per_frame: modulation is projected once a frame, not for each token.
+        closing_steps: steps on the clean result after the last.
         boundary_ratio: expert boundary that wins over the checkpoint's.
         valid_text_only: padded text is cut, or runs unmasked, in models that would mask it.
     """
@@ -67,6 +70,7 @@ class ModelFacts:
     encode_bits: int = 16
     vae_fast_path: str = "off"
     auto_pad: bool = True
+    uneven: bool = False
     pad_masked: bool = False
     banded_vae: bool = False
     vae_everywhere: bool = False
@@ -74,6 +78,8 @@ class ModelFacts:
     compiled: bool = False
     offload_modes: tuple[str, ...] = ("none",)
     boundary_ratio: float | None = None
+    modulation_per_frame: bool = False
+    closing_steps: int = 0
     valid_text_only: bool = False
 
 

@@ -9,7 +9,7 @@ from perfmodel.engines.sglang_diffusion.commands import read_launch, render
 from perfmodel.engines.sglang_diffusion.rules import RULES
 
 _WHEEL = "https://pypi.org/project/sglang/0.5.23/ sglang/multimodal_gen/"
-_AXES = frozenset({"cfg", "ulysses", "ring", "tp", "hsdp", "vae_patch"})
+_AXES = frozenset({"cfg", "ulysses", "ring", "allgather", "tp", "hsdp", "vae_patch"})
 
 
 def _model(pipeline: str, **facts: object) -> ModelFacts:

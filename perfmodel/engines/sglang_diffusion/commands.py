@@ -52,6 +52,9 @@ def _degree_words(config: ParallelConfig) -> list[str]:
     if config.ulysses * config.ring > 1:
         found += ["--sp-degree", str(config.ulysses * config.ring)]
         found += ["--ulysses-degree", str(config.ulysses), "--ring-degree", str(config.ring)]
+    if config.allgather > 1:
+        found += ["--sp-degree", str(config.allgather)]
+        found += ["--kv-gather-degree", str(config.allgather)]
     if config.tp > 1:
         found += ["--tp-size", str(config.tp)]
     if config.dp > 1:
@@ -128,6 +131,7 @@ def read_launch(argv: Sequence[str]) -> Launch:
         degrees={
             "--ulysses-degree": "ulysses",
             "--ring-degree": "ring",
+            "--kv-gather-degree": "allgather",
             "--tp-size": "tp",
             "--dp-size": "dp",
             "--cfg-parallel-size": "cfg",

@@ -21,7 +21,27 @@ def _product_problem(ctx: Context, config: ParallelConfig) -> Problem:
     return refusal("sglang-hsdp", ctx, config, "hsdp", clash, (1,))
 
 
+def _mixed(ctx: Context, layouts: Layouts) -> BoolColumn:
+    return mask((layouts.allgather > 1) & (layouts.ulysses * layouts.ring > 1))
+
+
+def _mixed_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    clash = (
+        f"allgather={config.allgather} excludes ulysses and ring, but they were given as "
+        f"{config.ulysses} and {config.ring}"
+    )
+    return refusal("sglang-gather", ctx, config, "allgather", clash, (1,))
+
+
 RULES: tuple[Rule, ...] = (
+    Rule(
+        id="sglang-gather",
+        title="--kv-gather-degree excludes Ulysses and ring degrees.",
+        violated=_mixed,
+        problem=_mixed_problem,
+        source="https://pypi.org/project/sglang/0.5.23/ "
+        "sglang/multimodal_gen/runtime/server_args/server_args.py _adjust_parallelism",
+    ),
     Rule(
         id="sglang-hsdp",
         title="Weight sharding reuses the ranks of the other degrees; it adds none.",

@@ -28,6 +28,8 @@ def _like_diffusers(name: str, title: str, source: str, **changes: object) -> Fa
     return replace(DIFFUSERS, **merged)  # type: ignore[arg-type]
 
 
+# cache-dit brings plans of its own for every transformer, uneven heads included.
+_CACHE_DIT = frozenset({"ulysses", "ring", "tp"})
 # LightX2V: own modules, fused norm and rotary kernels, all in bf16, Ulysses and guidance groups.
 _LIGHTX2V = ModelFacts(
     pipeline="LightX2V",
@@ -46,6 +48,10 @@ FACTS: Mapping[str, Facts] = {
             "cache-dit(diffusers)",
             "cache-dit on diffusers",
             "https://github.com/vipshop/cache-dit",
+            models=tuple(
+                (pattern, replace(found, axes=_CACHE_DIT, uneven=True, auto_pad=False))
+                for pattern, found in DIFFUSERS.models
+            ),
         ),
         _like_diffusers(
             "diffusers+torchao",
