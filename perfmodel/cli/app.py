@@ -29,6 +29,7 @@ GROUPS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "check": (
         ("verify", "did my pick hold?", "--from sweep/results.jsonl"),
         ("validate", "how wrong is the model?", "calibration/runs/*.jsonl"),
+        ("records", "measured runs in the public format", "convert headers.txt"),
     ),
     "calibrate": (
         ("bench", "measure this device", "--out records/"),

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from perfmodel.report.answer import Document
 
 Run = Callable[[Given], int]
-TYPES: dict[str, Any] = {"text": str | None, "switch": bool | None, "list": list[str] | None}
+TYPES: dict[str, Any] = {
+    "text": str | None,
+    "switch": bool | None,
+    "list": list[str] | None,
+    "files": list[str] | None,
+}
 
 
 def flag_command(
@@ -89,6 +94,8 @@ def _set_parameters(command: Callable[..., None], flags: Sequence[Flag]) -> None
 def _annotation(flag: Flag) -> Any:
     completer = getattr(complete, flag.complete) if flag.complete else None
     help_text = f"{flag.help} [{flag.default}]" if flag.default else flag.help
+    if flag.kind == "files":
+        return Annotated[TYPES[flag.kind], typer.Argument(help=help_text, metavar=flag.metavar)]
     option = typer.Option(
         f"--{flag.name}",
         help=help_text,

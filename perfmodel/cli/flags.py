@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from keyword import iskeyword
 from typing import Literal
 
-Kind = Literal["text", "switch", "list"]
+Kind = Literal["text", "switch", "list", "files"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,8 @@ class Flag:
     Attributes:
         name: without the dashes, e.g. ``gpu-memory`` (also the key in ``--config`` files).
         help: one line; says the unit and the default.
-        kind: text (takes a value), switch, or list (text that may be repeated).
+        kind: text (takes a value), switch, list (text that may be repeated), or files (names
+            without a flag).
         metavar: what the value looks like.
         default: what holds when the flag is not given; "" where the model or machine decides.
         example: a value to propose in a refusal.
@@ -204,6 +205,15 @@ VERIFY = (
     Flag("include-doubtful", "also learn from records that are marked doubtful", "switch"),
     Flag("study", "where what was learnt is kept; none keeps nothing", metavar="FILE"),
 )
+FILES = (
+    Flag(
+        "files",
+        "response headers, server logs, benchmark JSON of one run",
+        "files",
+        metavar="FILE...",
+        example="headers.txt",
+    ),
+)
 REJECTED = (Flag("rejected", "list every rule that rejected combinations", "switch"),)
 COMMANDS = (
     Flag(
@@ -224,5 +234,17 @@ OUTPUT = (
 WORK = (*MACHINE, *REQUEST, *ENGINE)
 """What describes the question; shared by every command that predicts."""
 
-ALL = (*WORK, *SEARCH, *PARALLEL, *BESIDE, *VARY, *PLAN, *VERIFY, *REJECTED, *COMMANDS, *OUTPUT)
+ALL = (
+    *WORK,
+    *SEARCH,
+    *PARALLEL,
+    *BESIDE,
+    *VARY,
+    *PLAN,
+    *VERIFY,
+    *FILES,
+    *REJECTED,
+    *COMMANDS,
+    *OUTPUT,
+)
 BY_KEY = {flag.key: flag for flag in ALL}

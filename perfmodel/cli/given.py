@@ -80,9 +80,10 @@ def given(
     values: dict[str, Value] = {}
     for flag in flags:
         value = raw.get(flag.key)
-        if flag.kind == "list" and value:
+        repeated = flag.kind in ("list", "files")
+        if repeated and value:
             values[flag.key] = tuple(value)
-        elif value is not None and flag.kind != "list":
+        elif value is not None and not repeated:
             values[flag.key] = value
     return Given(values, tuple(flags), command, tuple(launch))
 

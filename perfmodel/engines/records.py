@@ -13,13 +13,18 @@ def run_record(ctx: Context, config: ParallelConfig) -> dict[str, object]:
         "cfg_parallel_size": config.cfg,
         "ulysses_degree": config.ulysses,
         "ring_degree": config.ring,
+        "allgather_degree": config.allgather,
         "tensor_parallel_size": config.tp,
         "pipeline_parallel_size": config.pp,
         "data_parallel_size": config.dp,
         "vae_patch_parallel_size": config.vae_patch,
         "hsdp_shard_size": config.hsdp,
         "hsdp_replicate_size": config.hsdp_replicate,
+        "text_encoder_tp_size": config.text_encoder_tp,
     }
+    backend = behaviour.attention_backend
+    if config.ring > 1 and not behaviour.attention_explicit:
+        backend = behaviour.ring_attention_backend
     return {
         "id": f"local-{ctx.model_id}-{ctx.device}-{config.config_id}",
         "source": "local",
@@ -41,7 +46,7 @@ def run_record(ctx: Context, config: ParallelConfig) -> dict[str, object]:
         "num_outputs": 1,
         "concurrency": 1,
         "dtype": options.dtype,
-        "attention_backend": behaviour.attention_backend,
+        "attention_backend": backend,
         "compile": behaviour.compiled,
         "offload": options.offload,
         "vae_tiling": config.vae_tiling or config.vae_patch > 1,

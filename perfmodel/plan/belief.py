@@ -134,12 +134,12 @@ class Belief:
             gradient += scale * (parts + power * float(parts.sum()))
         return log(whole), gradient / whole
 
-    def draws_s(self, count: int, seed: int = 0) -> Matrix:
-        """`count` request times of every configuration, errors drawn together, ``[count, N]``."""
+    def draws_s(self, count: int, seed: int = 0, stages: Sequence[str] = STAGES) -> Matrix:
+        """`count` times of every configuration, errors drawn together, ``[count, N]``."""
         random = np.random.default_rng(seed)
         root = _root(self.cov)
         x = self.mean + random.standard_normal((count, len(self.sources))) @ root.T
-        times = sum((self._stage_s(name, x) for name in STAGES), np.zeros((count, self.count)))
+        times = sum((self._stage_s(name, x) for name in stages), np.zeros((count, self.count)))
         own = random.standard_normal(times.shape) * log_sd(OWN_FRAC)
         return np.asarray(times * np.exp(own))
 

@@ -11,9 +11,9 @@ SPLITS = {
     "ulysses": "Ulysses",
     "ring": "ring",
     "allgather": "all-gather",
-    "tp": "tensor parallel",
-    "pp": "pipeline parallel",
-    "dp": "data parallel",
+    "tp": "TP",
+    "pp": "PP",
+    "dp": "DP",
 }
 LABELS = {"ulysses": "usp", "allgather": "agkv", "vae_patch": "vaepp"}
 

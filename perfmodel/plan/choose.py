@@ -79,6 +79,7 @@ def choose(
     max_runs: int,
     budget_minutes: float | None = None,
     repeats: int = 3,
+    all_runs: bool = False,
 ) -> Choice:
     """Choose runs.
 
@@ -91,6 +92,7 @@ def choose(
         max_runs: at most so many.
         budget_minutes: of all runs, one after the other.
         repeats: measured requests where a run must be told apart from another one.
+        all_runs: go on while a run gains anything.
     """
     best = draws.min(axis=1)
     alone = (draws / best[:, None]).mean(axis=0) - 1
@@ -98,7 +100,7 @@ def choose(
     runs = [first]
     floor = draws[:, first].copy()
     while len(runs) < min(max_runs, draws.shape[1]):
-        if _enough(floor / best - 1):
+        if not all_runs and _enough(floor / best - 1):
             break
         added = _next(draws, floor, best, runs, gpu_minutes, minutes, changed, budget_minutes)
         if added is None:

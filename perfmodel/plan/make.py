@@ -18,6 +18,7 @@ from perfmodel.api.table import build_table, legality, search_space
 from perfmodel.engines.base import problems
 from perfmodel.engines.records import run_record
 from perfmodel.errors import BadInput, Problem, Refused
+from perfmodel.pipeline.evaluate import STAGES
 from perfmodel.pipeline.lines import Column
 from perfmodel.plan.belief import Belief, Matrix, believe
 from perfmodel.plan.changes import changes, things, words
@@ -66,10 +67,10 @@ class Field:
         """The rows that are drawn."""
         return self.rows[:CONTENDERS]
 
-    def draws(self, seed: int = 0) -> Matrix:
+    def draws(self, seed: int = 0, stages: Sequence[str] = STAGES) -> Matrix:
         """Objectives of the contenders, drawn together, ``[DRAWS, contenders]``."""
         rows = self.contenders
-        return self.belief.take(rows).draws_s(DRAWS, seed) * self.scale[rows]
+        return self.belief.take(rows).draws_s(DRAWS, seed, stages) * self.scale[rows]
 
     def minutes(self, repeats: float = REPEATS) -> Column:
         """Wall time of a run of each row: start, warm-up, requests."""
@@ -120,21 +121,39 @@ def plan(
     if not isinstance(found, Field):
         return found
     draws = found.draws()
-    rows = found.contenders
-    configs = [found.table.evaluation.layouts.row(int(row)) for row in rows]
-    world = found.table.evaluation.layouts.world_size[rows]
-    minutes = found.minutes()[rows]
-    choice = choose(
+    choice = choose_runs(found, draws, max_runs=max_runs, budget_minutes=budget_minutes)
+    return _answer(found, draws, choice, objective, budget_minutes, max_runs)
+
+
+def choose_runs(
+    field: Field,
+    draws: Matrix | None = None,
+    *,
+    max_runs: int,
+    budget_minutes: float | None = None,
+    stages: Sequence[str] = STAGES,
+    all_runs: bool = False,
+) -> Choice:
+    """The runs of a field; `all_runs`: as many as there may be, however little they tell."""
+    draws = field.draws(stages=stages) if draws is None else draws
+    rows = field.contenders
+    configs = [field.table.evaluation.layouts.row(int(row)) for row in rows]
+    world = field.table.evaluation.layouts.world_size[rows]
+    minutes = field.minutes()[rows]
+    pick = field.pick
+    if tuple(stages) != STAGES:
+        pick = int(rows[np.argmin(field.belief.take(rows).time_s(stages))])
+    return choose(
         draws,
-        int(np.flatnonzero(rows == found.pick)[0]),
+        int(np.flatnonzero(rows == pick)[0]),
         minutes * world,
         minutes,
         lambda candidate, runs: min(things(changes(configs[r], configs[candidate])) for r in runs),
         max_runs=max_runs,
         budget_minutes=budget_minutes,
         repeats=REPEATS,
+        all_runs=all_runs,
     )
-    return _answer(found, draws, choice, objective, budget_minutes, max_runs)
 
 
 def survey(
@@ -143,8 +162,16 @@ def survey(
     candidates: Sequence[str | ParallelConfig] = (),
     *,
     use_all_gpus: bool = False,
+    fitting: bool = True,
 ) -> Field | Answer:
     """Predict everything that may be run; the answer of `recommend` where nothing fits.
+
+    Args:
+        session: the question.
+        objective: latency, throughput or cost.
+        candidates: only these configurations; empty: the whole search space.
+        use_all_gpus: leave out configurations of fewer devices.
+        fitting: leave out what does not fit by prediction.
 
     Raises:
         BadInput: an objective that no run measures, an id that cannot be read.
@@ -157,7 +184,7 @@ def survey(
     layouts = _layouts(session, candidates)
     table = build_table(session, layouts)
     evaluation, num_gpus = table.evaluation, session.system.num_gpus
-    allowed = table.memory.fits.copy()
+    allowed = table.memory.fits.copy() if fitting else np.ones(len(layouts), bool)
     if use_all_gpus and (allowed & (layouts.world_size == num_gpus)).any():
         allowed &= layouts.world_size == num_gpus
     if not allowed.any():

@@ -9,6 +9,8 @@ from perfmodel.report.plan_answer import LeftOut, PlanAnswer, PlanRun
 from perfmodel.units import S_PER_HOUR, S_PER_MINUTE
 
 LONG_MINUTES = 100.0
+WIDEST, GAP = 100, 2
+"""Columns of a page, and those between two columns of a table."""
 
 
 def plan_page(answer: PlanAnswer, commands: int = 0, seconds: float | None = None) -> Page:
@@ -19,7 +21,12 @@ def plan_page(answer: PlanAnswer, commands: int = 0, seconds: float | None = Non
     page.paragraph(_size(answer))
     page.paragraph(_loss(answer))
     page.blank()
-    page.table(run_columns(answer.runs))
+    columns = run_columns(answer.runs)
+    page.table(columns)
+    if sum(column.width + GAP for column in columns if column.drop <= 1) > WIDEST:
+        # no room for the questions beside the runs
+        asked = (unbroken(f"{run.letter}: {run.question}") for run in answer.runs)
+        page.paragraph("questions: " + "  ".join(asked), indent=2, hanging=2)
     page.paragraph(_each(answer), indent=2, hanging=2)
     stop = "; ".join(rule.text for rule in answer.stop_rules)
     page.paragraph(f"Stop {stop}." if stop else "", indent=2, hanging=2)

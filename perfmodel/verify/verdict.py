@@ -1,0 +1,378 @@
+"""Measurements against predictions: what held, which term is off, the ranking with both."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from perfmodel.api import header
+from perfmodel.api.records import prediction, with_commands
+from perfmodel.api.session import Session
+from perfmodel.errors import Problem
+from perfmodel.pipeline.evaluate import STAGES
+from perfmodel.pipeline.uncertainty import REPEAT_FRAC
+from perfmodel.plan.belief import BOUND_SD, Z80, Belief, Matrix, log_sd
+from perfmodel.plan.make import survey
+from perfmodel.report.answer import Answer, StageRow
+from perfmodel.report.plan_answer import PlanAnswer
+from perfmodel.report.verify_answer import TermShift, UpdatedRow, VerifiedRun, VerifyAnswer
+from perfmodel.spec.parallel import ParallelConfig
+from perfmodel.spec.record import RunRecord
+from perfmodel.units import GIB, MIB, MS_PER_S, PERCENT
+from perfmodel.verify.learned import (
+    Judgement,
+    Measured,
+    judge,
+    loss_frac,
+    next_runs,
+    ranked,
+    split_units,
+    with_rows,
+)
+from perfmodel.verify.observe import WHOLE_KEYS, key_seconds, key_stages, observations
+from perfmodel.verify.sort import Aside, sort
+from perfmodel.verify.titles import source_title
+
+SHOWN_ROWS = 10
+SHOWN_TERMS = 6
+LEAST_SHIFT_FRAC = 0.01
+DISAGREE_FRAC = 0.1
+
+
+def verify(
+    session: Session,
+    records: Sequence[RunRecord],
+    *,
+    plan: PlanAnswer | None = None,
+    objective: str = "latency",
+    candidates: Sequence[str | ParallelConfig] = (),
+    include_doubtful: bool = False,
+    study: Path | None = None,
+    problems: Sequence[Problem] = (),
+) -> VerifyAnswer | Answer:
+    """Judge the records of a question and learn from them.
+
+    Args:
+        session: the question.
+        records: run records, of this question or not.
+        plan: the plan that they belong to, for its letters.
+        objective: what the ranking is by.
+        candidates: the configurations that compete; empty: the whole search space.
+        include_doubtful: also learn from records that are marked doubtful.
+        study: file in which what was measured is kept, and taken up again.
+        problems: what was wrong with the files.
+
+    Returns:
+        The verdict; where nothing fits, the answer that `recommend` gives.
+    """
+    taken, aside = sort(records, session, include_doubtful)
+    field = survey(session, objective, candidates)
+    if isinstance(field, Answer):
+        return field
+    field = with_rows(field, [t.config for t in taken])
+    taken, misfits = split_units(field, taken)
+    found = judge(field, taken)
+    answer = _answer(found, [*aside, *misfits], plan, problems)
+    if study is not None:
+        from perfmodel.verify.study import keep
+
+        trials = keep(study, found, aside, answer.next_runs, _question(session))
+        answer = answer.model_copy(update={"study": str(study), "study_trials": trials})
+    return answer
+
+
+def _question(session: Session) -> str:
+    """A name that the same question has again, whatever the fit: model, shape, machine, engine."""
+    shape, system, behaviour = session.job.shape, session.system, session.behaviour
+    size = f"{int(shape.width)}x{int(shape.height)}x{int(shape.frames)}"
+    options = behaviour.options.model_dump_json()
+    rest = hashlib.sha256(f"{shape} {options} {behaviour.version}".encode()).hexdigest()[:8]
+    return f"{session.model.slug} {shape.task} {size} {system.num_gpus}x{system.device.id} {rest}"
+
+
+def _answer(
+    found: Judgement,
+    aside: Sequence[Aside],
+    plan: PlanAnswer | None,
+    problems: Sequence[Problem],
+) -> VerifyAnswer:
+    session = found.field.table.session
+    order, draws = ranked(found)
+    runs = (
+        *(_run(found, one, taken.record, plan) for one in found.measured for taken in one.taken),
+        *(_aside(item, plan) for item in aside),
+    )
+    best = order[0]
+    extra = {"from": "FILE"}
+    command = header.command_line(session, "verify", extra)
+    ids = "".join(f"{t.record.id}{t.record.measured_ms}" for m in found.measured for t in m.taken)
+    record = prediction(found.field.table, best)
+    return VerifyAnswer(
+        workload=header.workload_info(session),
+        system=header.system_info(session),
+        engine=header.engine_info(session),
+        objective="latency",
+        warnings=header.unique(
+            [*header.base_warnings(session), *problems, *_plan_note(plan, runs)]
+        ),
+        provenance=header.provenance(session),
+        command=command,
+        answer_id=hashlib.sha256((header.answer_id(session, command) + ids).encode()).hexdigest()[
+            :8
+        ],
+        plan_id=plan.answer_id if plan else None,
+        runs=tuple(sorted(runs, key=lambda r: (r.status != "measured", r.letter or "~"))),
+        compared_by=found.key,
+        inside_range=sum(run.outside_range is False for run in runs),
+        **_held(found),
+        terms=_terms(found, best),
+        ranking=_ranking(found, order, draws),
+        expected_loss_pct=loss_frac(found, order, draws) * PERCENT,
+        best=with_commands(found.field.table, best, record),
+        next_runs=next_runs(found, order, draws),
+    )
+
+
+def _plan_note(plan: PlanAnswer | None, runs: Sequence[VerifiedRun]) -> list[Problem]:
+    """Planned runs without a record."""
+    if plan is None:
+        return []
+    seen = {run.config_id for run in runs}
+    missing = [run.run_id for run in plan.runs if run.config_id not in seen]
+    if not missing:
+        return []
+    message = f"no record of {', '.join(missing)}; run_all.sh continues where it stopped"
+    return [Problem("plan-open", message, severity="warning")]
+
+
+def _ranking(found: Judgement, order: Sequence[int], draws: Matrix) -> tuple[UpdatedRow, ...]:
+    table = found.field.table
+    before = {int(row): place for place, row in enumerate(found.field.rows, start=1)}
+    best_s = found.latency_s[order[0]]
+    shown = list(order[:SHOWN_ROWS])
+    shown += [one.row for one in found.measured if one.row not in shown and one.row in before]
+    places = {row: place for place, row in enumerate(order, start=1)}
+    rows = []
+    for row in sorted(shown, key=lambda r: places.get(r, len(before))):
+        half = REPEAT_FRAC if found.known[row] else _halfwidth(found, row)
+        seconds = float(found.latency_s[row])
+        rows.append(
+            UpdatedRow(
+                rank=places.get(row, before[row]),
+                rank_before=before[row],
+                config_id=table.config_id(row),
+                num_gpus=table.num_gpus(row),
+                before_ms=float(table.evaluation.latency_s[row]) * MS_PER_S,
+                latency_ms=seconds * MS_PER_S,
+                latency_low_ms=seconds / (1 + half) * MS_PER_S,
+                latency_high_ms=seconds * (1 + half) * MS_PER_S,
+                vs_best_pct=(seconds / float(best_s) - 1) * PERCENT,
+                measured=bool(found.known[row]),
+                tied_with_best=row != order[0] and _tied(found, row, order, draws),
+            )
+        )
+    return tuple(rows)
+
+
+def _halfwidth(found: Judgement, row: int) -> float:
+    return float(found.belief.take(np.array([row])).halfwidth_frac()[0])
+
+
+def _tied(found: Judgement, row: int, order: Sequence[int], draws: Matrix) -> bool:
+    """Whether the difference to the first place is within its 80 % half-width."""
+    if row not in order:
+        return False
+    ratio = np.log(draws[:, order.index(row)] / draws[:, 0])
+    return bool(np.abs(np.median(ratio)) <= Z80 * ratio.std())
+
+
+def _held(found: Judgement) -> dict[str, object]:
+    """Whether the pick held, and how many pairs are in the predicted order."""
+    if found.key is None or not found.measured:
+        return {}
+    stages = key_stages(found.key, found.field.table.session)
+    predicted_s = found.prior.time_s(stages)
+    name = found.field.table.config_id
+    guess = {one.row: float(predicted_s[one.row]) for one in found.measured}
+    seen = {one.row: one.measured_ms[found.key] for one in found.measured}
+    pick, best = min(guess, key=lambda r: guess[r]), min(seen, key=lambda r: seen[r])
+    regret = seen[pick] / seen[best] - 1
+    apart = [
+        (a, b) for a, b in combinations(seen, 2) if abs(seen[a] / seen[b] - 1) > 2 * REPEAT_FRAC
+    ]
+    in_order = sum((guess[a] < guess[b]) == (seen[a] < seen[b]) for a, b in apart)
+    return {
+        "pick": name(pick),
+        "best_measured": name(best),
+        "pick_held": regret <= 2 * REPEAT_FRAC if len(seen) > 1 else None,
+        "regret_pct": regret * PERCENT,
+        "pairs": len(apart),
+        "pairs_in_order": in_order,
+    }
+
+
+def _terms(found: Judgement, row: int) -> tuple[TermShift, ...]:
+    """Kinds of time that the measurements moved, by their effect on a row."""
+    if not found.measured:
+        return ()
+    prior, belief = found.prior, found.belief
+    base_s = float(prior.latency_s[row])
+    rows = []
+    for index, source in enumerate(belief.sources):
+        shift = float(np.expm1(belief.mean[index]))
+        alone = np.zeros_like(belief.mean)
+        alone[index] = belief.mean[index]
+        effect_s = max(
+            (
+                float(prior.time_s(STAGES, alone)[one.row] - prior.latency_s[one.row])
+                for one in found.measured
+            ),
+            key=abs,
+        )
+        if abs(effect_s) < LEAST_SHIFT_FRAC / 2 * base_s or abs(shift) < LEAST_SHIFT_FRAC:
+            continue
+        after_sd = float(np.sqrt(max(belief.cov[index, index], 0.0)))
+        rows.append(
+            TermShift(
+                source=source,
+                title=source_title(source),
+                shift_pct=shift * PERCENT,
+                before_pct=float(np.expm1(Z80 * prior.prior_sd[index])) * PERCENT,
+                after_pct=float(np.expm1(Z80 * after_sd)) * PERCENT,
+                effect_ms=effect_s * MS_PER_S,
+                bounded=bool(
+                    abs(belief.mean[index]) >= BOUND_SD * prior.prior_sd[index] * (1 - 1e-9)
+                ),
+            )
+        )
+    rows.sort(key=lambda term: -abs(term.effect_ms))
+    return tuple(rows[:SHOWN_TERMS])
+
+
+def _letter(plan: PlanAnswer | None, record: RunRecord, config_id: str | None) -> str | None:
+    if plan is None:
+        return None
+    by_run = {run.run_id: run.letter for run in plan.runs}
+    by_config = {run.config_id: run.letter for run in plan.runs}
+    return by_run.get(record.run or "") or by_config.get(config_id or "")
+
+
+def _aside(item: Aside, plan: PlanAnswer | None) -> VerifiedRun:
+    return VerifiedRun(
+        letter=_letter(plan, item.record, item.config_id),
+        record_id=item.record.id,
+        config_id=item.config_id,
+        status="failed" if item.kind == "failed" else "set aside",
+        reason=item.reason,
+    )
+
+
+def _run(
+    found: Judgement, one: Measured, record: RunRecord, plan: PlanAnswer | None
+) -> VerifiedRun:
+    table, session = found.field.table, found.field.table.session
+    config_id = table.config_id(one.row)
+    measured = record.measured_ms
+    compared = measured.get(found.key) if found.key else None
+    stages = _stage_rows(found, one.row, measured)
+    predicted_ms = low = high = None
+    if found.key:
+        covered = key_stages(found.key, session)
+        seconds = float(found.prior.time_s(covered)[one.row])
+        scale = seconds * MS_PER_S
+        if found.key == "denoise_per_step":
+            scale /= int(session.job.shape.steps)
+        half = _stages_halfwidth(found.prior, one.row, covered)
+        predicted_ms, low, high = scale, scale / (1 + half), scale * (1 + half)
+    error = outside = None
+    if compared and predicted_ms is not None and low is not None and high is not None:
+        error = (predicted_ms / compared - 1) * PERCENT
+        outside = not low <= compared <= high
+    reserved = record.memory_kind != "driver"
+    memory = table.memory.reserved_bytes if reserved else table.memory.peak_bytes
+    seen_mib = record.peak_memory_mib
+    return VerifiedRun(
+        letter=_letter(plan, record, config_id),
+        record_id=record.id,
+        config_id=config_id,
+        status="measured",
+        notes=tuple(_notes(found, one, record)),
+        stages=stages,
+        compared_ms=compared,
+        predicted_ms=predicted_ms,
+        error_pct=error,
+        outside_range=outside,
+        peak_memory_gib=None if seen_mib is None else seen_mib * MIB / GIB,
+        predicted_memory_gib=None if seen_mib is None else float(memory[one.row]) / GIB,
+    )
+
+
+def _notes(found: Judgement, one: Measured, record: RunRecord) -> list[str]:
+    """What is missing in a record, and what in it disagrees."""
+    session = found.field.table.session
+    _, notes = observations(one.row, record, found.prior, session)
+    exists = [s for s in STAGES if found.prior.time_s((s,))[one.row] > 0]
+    seen = set(record.measured_ms) | (
+        {"denoise"} if "denoise_per_step" in record.measured_ms else set()
+    )
+    missing = [s.replace("_", " ") for s in exists if s not in seen and s != "transfer"]
+    if missing and len(missing) < len(exists):
+        notes.append(f"no {', '.join(missing)}: learnt from what is there")
+    if not any(key in record.measured_ms for key in WHOLE_KEYS):
+        notes.append("no request time: the stages that are missing stay predicted")
+    if found.key and len(one.taken) > 1:
+        values = [
+            t.record.measured_ms[found.key] for t in one.taken if found.key in t.record.measured_ms
+        ]
+        if values and max(values) > min(values) * (1 + DISAGREE_FRAC):
+            notes.append(
+                f"{len(values)} records of it differ by "
+                f"{(max(values) / min(values) - 1) * PERCENT:.0f} %: their median counts"
+            )
+    return notes
+
+
+def _stages_halfwidth(belief: Belief, row: int, stages: Sequence[str]) -> float:
+    """Relative 80 % half-width of some stages of a row, measured once."""
+    if float(belief.time_s(stages)[row]) <= 0:
+        return 0.0
+    _, slope = belief.slope(row, stages, belief.mean)
+    variance = float(slope @ belief.cov @ slope) + log_sd(REPEAT_FRAC) ** 2
+    return float(np.expm1(Z80 * np.sqrt(variance)))
+
+
+def _stage_rows(found: Judgement, row: int, measured: dict[str, float]) -> tuple[StageRow, ...]:
+    session, rows = found.field.table.session, []
+    named: list[tuple[str, tuple[str, ...], float | None]] = [
+        (stage, (stage,), measured.get(stage)) for stage in STAGES
+    ]
+    steps = int(session.job.shape.steps)
+    per_step = measured.get("denoise_per_step")
+    whole = next((k for k in WHOLE_KEYS if measured.get(k)), None)
+    request_ms = None
+    covered: tuple[str, ...] = STAGES
+    if whole:
+        covered = key_stages(whole, session)
+        request_ms = key_seconds(whole, measured[whole], session) * MS_PER_S
+    named.append(("request", covered, request_ms))
+    for name, stages, seen in named:
+        value = per_step * steps if seen is None and name == "denoise" and per_step else seen
+        predicted_ms = float(found.prior.time_s(stages)[row]) * MS_PER_S
+        half = _stages_halfwidth(found.prior, row, stages)
+        low, high = predicted_ms / (1 + half), predicted_ms * (1 + half)
+        rows.append(
+            StageRow(
+                stage=name,
+                predicted_ms=predicted_ms,
+                low_ms=low,
+                high_ms=high,
+                measured_ms=value,
+                error_pct=(predicted_ms / value - 1) * PERCENT if value else None,
+                outside_range=not low <= value <= high if value and predicted_ms else None,
+            )
+        )
+    return tuple(rows)
