@@ -164,6 +164,12 @@ def test_bands_of_the_vae_divide_the_decode():
     assert whole["vae_decode"] / 4 < banded["vae_decode"] < whole["vae_decode"] / 1.5
 
 
+def test_an_engine_that_cuts_bands_still_tiles_on_one_rank():
+    tiled, _ = stages("xdit", layout=ParallelConfig(vae_tiling=True))
+    whole, _ = stages("xdit")
+    assert tiled["vae_decode"] > 1.05 * whole["vae_decode"]
+
+
 # Records
 
 

@@ -92,9 +92,10 @@ def deal_maps(maps: Maps) -> Dealt:
         height = np.where(maps.divided, ceil_div(height, maps.ranks), height)
     if maps.band_axis == "width":
         width = np.where(maps.divided, ceil_div(width, maps.ranks), width)
-    banded = bool(maps.band_axis)
-    sharing = np.where(maps.tiled & ~np.bool_(banded), maps.ranks, 1)
-    table = np.stack([height, width, sharing, maps.tiled & (not banded)], axis=1)
+    # Bands take the place of tiles where a map is divided; an undivided one may still be tiled.
+    tiled = maps.tiled & ~(maps.divided & bool(maps.band_axis))
+    sharing = np.where(tiled, maps.ranks, 1)
+    table = np.stack([height, width, sharing, tiled], axis=1)
     keys, index = np.unique(table, axis=0, return_inverse=True)
     dealings = [_dealing(maps, *row) for row in keys.tolist()]
     ranks = max(d.counts.shape[0] for d in dealings)

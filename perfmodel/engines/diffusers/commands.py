@@ -110,7 +110,7 @@ def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands
     texts = without_server(ctx, config, argv, timings=TIMINGS)
     write = f"cat > {name} <<'END_OF_PROGRAM'\n{program(ctx, config)}\nEND_OF_PROGRAM"
     return Commands(
-        serve=texts.serve,
+        serve=f"{write}\n{texts.serve}",
         request=f"{write}\n{texts.request}",
         benchmark=f"{write}\n{texts.benchmark}",
     )

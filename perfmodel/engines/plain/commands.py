@@ -59,9 +59,10 @@ def without_server(
     lines = [f"# {note}" for note in notes]
     if config.dp > 1:
         lines.append(f"# {config.dp} replicas: start it {config.dp} times, each on its own devices")
+    run = "\n".join([*lines, shell(argv)])
     return Commands(
-        serve=f"# {ctx.behaviour.engine} has no server: the request loads the model and runs it",
-        request="\n".join([*lines, shell(argv)]),
+        serve=f"# no server: this loads the model and runs one request\n{run}",
+        request=run,
         benchmark=benchmark(ctx, config, argv, timings),
     )
 
