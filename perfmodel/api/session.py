@@ -96,6 +96,8 @@ def open_session(
     behaviour = found.behaviour(model, system.device, version, options)
     family = family_of(model)
     shape = family.shape(model, workload, behaviour.traits)
+    if workload.forwards is not None:
+        shape = replace(shape, forwards=workload.forwards)
     machine, spread, fit_id = (
         (resolved.job.machine, resolved.job.spread, resolved.fit_id)
         if resolved

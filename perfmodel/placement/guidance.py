@@ -1,7 +1,7 @@
 """Guidance branches over ranks: how many forwards one rank runs, and what it exchanges.
 
 With ``F`` forwards over ``b`` branches in ``n`` steps, guidance is active in
-``g = (F - n)/(b - 1)`` steps; a rank of ``c`` runs ``(n - g) + g * ceil(b / c)`` forwards.  After
+``g = (F - n)/(b - 1)`` steps; a rank of ``c`` runs ``F - g * b + g * ceil(b / c)`` forwards.  After
 each guided step the noise predictions are gathered and every rank takes the scheduler step itself
 (vLLM-Omni 0.30.0, ``distributed/cfg_parallel.py``).
 """
@@ -21,7 +21,8 @@ def guided_steps(shape: Shape) -> Ints:
     """Steps in which more than one branch runs."""
     if shape.branches == 1:
         return 0 * shape.steps
-    return (shape.forwards - shape.steps) // (shape.branches - 1)
+    guided = (shape.forwards - shape.steps) // (shape.branches - 1)
+    return np.clip(guided, 0, shape.steps)
 
 
 def branches_of_a_rank(shape: Shape, layouts: Layouts) -> NDArray[np.int64]:
@@ -32,7 +33,8 @@ def branches_of_a_rank(shape: Shape, layouts: Layouts) -> NDArray[np.int64]:
 def forwards_of_a_rank(shape: Shape, layouts: Layouts) -> NDArray[np.int64]:
     """Transformer forwards of the busiest rank in one request."""
     guided = guided_steps(shape)
-    return np.asarray((shape.steps - guided) + guided * branches_of_a_rank(shape, layouts))
+    alone = shape.forwards - guided * shape.branches
+    return np.asarray(alone + guided * branches_of_a_rank(shape, layouts))
 
 
 def velocity_gather(elements: Floats, shape: Shape, layouts: Layouts) -> Collective:

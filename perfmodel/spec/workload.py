@@ -30,6 +30,8 @@ class Workload(Frozen):
     fps: Annotated[float, Field(gt=0, le=240, allow_inf_nan=False)] | None = None
     steps: Annotated[int, Field(ge=1, le=10_000)] | None = None
     guidance: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
+    forwards: Annotated[int, Field(ge=1, le=40_000)] | None = None
+    """Transformer forwards over all branches, where they are not steps x branches."""
     batch: Annotated[int, Field(ge=1, le=256)] = 1
     concurrency: Annotated[int, Field(ge=1, le=4096)] = 1
     input_images: Annotated[int, Field(ge=0, le=64)] | None = None

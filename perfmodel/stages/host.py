@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfmodel.ops import Media, Op, Transfer
+from perfmodel.ops import HostWork, Media, Op, Transfer
 from perfmodel.shapes import Shape
 
 CHANNELS = 3
@@ -17,13 +17,14 @@ def output_pixels(shape: Shape) -> np.ndarray:
 
 
 def transfer(shape: Shape, *, between_processes: bool = True) -> tuple[Op, ...]:
-    """The uint8 result to host memory, then from the engine's to the server's process, if any."""
+    """Handling of the request, the uint8 result to host memory and on to the server's process."""
     result_bytes = output_pixels(shape) * CHANNELS
     down = Transfer(name="output copy to host", bytes_moved=result_bytes, direction="d2h")
     across = Transfer(
         name="output copy between processes", bytes_moved=result_bytes, direction="ipc"
     )
-    return (down, across) if between_processes else (down,)
+    handling = HostWork(name="request handling", term="request_host_s")
+    return (handling, down, across) if between_processes else (handling, down)
 
 
 def encode_output(shape: Shape) -> tuple[Op, ...]:

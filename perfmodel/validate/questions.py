@@ -178,6 +178,7 @@ def _workload(
             assumed.append(name)
         else:
             fields[name] = value
+    fields["forwards"] = record.forwards
     fields["batch"] = (record.batch or 1) * (record.num_outputs or 1)
     try:
         return Workload.model_validate(fields)
