@@ -218,26 +218,33 @@ class Machine:
     def term(self, name: str, default: float | None = None) -> float:
         """Engine term `name`, else the named prior, else `default`.
 
+        What was found for this device (``name@device``) or its family (``name@family``) wins.
+
         Raises:
             MissingData: neither exists and no default was given.
         """
-        if name in self.terms:
-            return float(self.terms[name])
-        if name in self.named:
-            return self.named[name].value
+        found = self._found(name)
+        if found in self.terms:
+            return float(self.terms[found])
+        if found in self.named:
+            return self.named[found].value
         if default is None:
             raise MissingData(Problem("term", f"no engine term or prior is named {name}"))
         return default
 
     def term_provenance(self, name: str) -> str:
         """``fitted`` when runs identified the engine term `name`, else ``prior``."""
-        return "fitted" if name in self.fitted_terms else "prior"
+        return "fitted" if self._found(name) in self.fitted_terms else "prior"
+
+    def _found(self, name: str) -> str:
+        """The most special key under which the term is known; `name` itself if none is."""
+        keys = (f"{name}@{self.rates.device_id}", f"{name}@{self.rates.family}", name)
+        return next((k for table in (self.terms, self.named) for k in keys if k in table), name)
 
     def sustained(self, law: str) -> float:
         """Sustained over short-burst rate of `law` (``gemm``, ``attention``, ``conv``...)."""
-        general = self.terms.get("sustained_frac")
-        default = general if general is not None else self.term(f"sustained_frac.{law}", 1.0)
-        share = float(self.terms.get(f"sustained_frac.{law}", default))
+        general = self.terms.get("sustained_frac", 1.0)
+        share = self.term(f"sustained_frac.{law}", general)
         return share * self.power_factor(law, share)
 
     def power_factor(self, law: str, sustained: float = 1.0) -> float:
