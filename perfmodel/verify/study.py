@@ -1,21 +1,27 @@
 """What was asked and told, kept in an Optuna study beside the results (ask and tell).
 
-A trial is a configuration: its degrees are the parameters, its request time [s] the value.  The
-top picks are enqueued and asked, which marks them as running; a measurement tells their value, a
-failed run tells the failure.  A later call finds the study, tells what is new and asks for more.
+A trial is a configuration: its degrees are the parameters, its request time [s] the value; one of
+which only stages were measured is not told.  The top picks are enqueued and asked, which marks
+them as running; a measurement tells their value, a failed run tells the failure.  A later call
+finds the study of the same question, takes up what it was told, tells what is new and asks for
+more.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perfmodel.api.session import Session
 from perfmodel.errors import BadInput, Problem
 from perfmodel.spec.parallel import ParallelConfig, parse_parallel
+from perfmodel.spec.record import RunRecord
+from perfmodel.units import MS_PER_S
 from perfmodel.verify.learned import Judgement
-from perfmodel.verify.sort import Aside
+from perfmodel.verify.sort import Aside, Taken
 
 if TYPE_CHECKING:
     import optuna
@@ -25,9 +31,7 @@ AXES = tuple(f.name for f in fields(ParallelConfig))
 SHOWN_DIGITS = 6
 
 
-def keep(
-    path: Path, found: Judgement, aside: Sequence[Aside], asked: Sequence[str], question: str
-) -> int:
+def keep(path: Path, found: Judgement, aside: Sequence[Aside], asked: Sequence[str]) -> int:
     """Tell a study what was measured, and ask it for the configurations to run next.
 
     Args:
@@ -35,7 +39,6 @@ def keep(
         found: what was measured.
         aside: records that were not used; the failed ones are told as failures.
         asked: ids of the configurations that may be run next.
-        question: name of the study: the same question continues the same study.
 
     Returns:
         Trials in the study.
@@ -47,8 +50,8 @@ def keep(
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        study = _open(path, question)
-        for one in found.measured:
+        study = _open(path, question_name(found.field.table.session))
+        for one in (run for run in found.measured if found.known[run.row]):
             config = found.field.table.evaluation.layouts.row(one.row)
             value = round(float(found.latency_s[one.row]), SHOWN_DIGITS)
             _tell(study, config, value)
@@ -59,18 +62,59 @@ def keep(
             _ask(study, parse_parallel(name)[0])
         return len(study.trials)
     except (OSError, ValueError, KeyError) as error:
-        message = f"--study {path} is no study that can be continued ({error}); name another file"
-        raise BadInput(Problem("study", message, "--study", str(path))) from None
+        raise _unusable(path, error) from None
+
+
+def _unusable(path: Path, error: Exception) -> BadInput:
+    message = f"--study {path} is no study that can be continued ({error}); name another file"
+    return BadInput(Problem("study", message, "--study", str(path)))
 
 
 def told_s(path: Path, question: str) -> dict[ParallelConfig, float]:
-    """Request times [s] that a study was told, by configuration."""
+    """Request times [s] that a study was told, by configuration; the last one counts.
+
+    Raises:
+        BadInput: the file cannot be read as a study.
+    """
+    if not path.exists():
+        return {}
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     done = (optuna.trial.TrialState.COMPLETE,)
-    trials = _open(path, question).get_trials(deepcopy=False, states=done)
-    return {_config(trial.params): float(trial.value or 0.0) for trial in trials}
+    try:
+        trials = _open(path, question).get_trials(deepcopy=False, states=done)
+        return {_config(trial.params): float(trial.value or 0.0) for trial in trials}
+    except (OSError, ValueError, KeyError) as error:
+        raise _unusable(path, error) from None
+
+
+def remembered(study: Path, session: Session, present: set[ParallelConfig]) -> list[Taken]:
+    """What an earlier call told the study about configurations that these results lack."""
+    earlier = told_s(study, question_name(session))
+    return [
+        Taken(
+            RunRecord(
+                id=f"study {config.config_id}",
+                engine=session.engine.name,
+                model=session.model.slug,
+                measured_ms={"server": seconds * MS_PER_S},
+                note="told to the study before",
+            ),
+            config,
+        )
+        for config, seconds in earlier.items()
+        if config not in present
+    ]
+
+
+def question_name(session: Session) -> str:
+    """A name that the same question has again, whatever the fit: model, shape, machine, engine."""
+    shape, system, behaviour = session.job.shape, session.system, session.behaviour
+    size = f"{int(shape.width)}x{int(shape.height)}x{int(shape.frames)}"
+    options = behaviour.options.model_dump_json()
+    rest = hashlib.sha256(f"{shape} {options} {behaviour.version}".encode()).hexdigest()[:8]
+    return f"{session.model.slug} {shape.task} {size} {system.num_gpus}x{system.device.id} {rest}"
 
 
 def _open(path: Path, question: str) -> optuna.Study:

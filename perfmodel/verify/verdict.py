@@ -70,6 +70,10 @@ def verify(
         The verdict; where nothing fits, the answer that `recommend` gives.
     """
     taken, aside = sort(records, session, include_doubtful)
+    if study is not None:
+        from perfmodel.verify.study import remembered
+
+        taken += remembered(study, session, {one.config for one in taken})
     field = survey(session, objective, candidates)
     if isinstance(field, Answer):
         return field
@@ -80,18 +84,9 @@ def verify(
     if study is not None:
         from perfmodel.verify.study import keep
 
-        trials = keep(study, found, aside, answer.next_runs, _question(session))
+        trials = keep(study, found, aside, answer.next_runs)
         answer = answer.model_copy(update={"study": str(study), "study_trials": trials})
     return answer
-
-
-def _question(session: Session) -> str:
-    """A name that the same question has again, whatever the fit: model, shape, machine, engine."""
-    shape, system, behaviour = session.job.shape, session.system, session.behaviour
-    size = f"{int(shape.width)}x{int(shape.height)}x{int(shape.frames)}"
-    options = behaviour.options.model_dump_json()
-    rest = hashlib.sha256(f"{shape} {options} {behaviour.version}".encode()).hexdigest()[:8]
-    return f"{session.model.slug} {shape.task} {size} {system.num_gpus}x{system.device.id} {rest}"
 
 
 def _answer(
@@ -314,6 +309,8 @@ def _run(
 def _notes(found: Judgement, one: Measured, record: RunRecord) -> list[str]:
     """What is missing in a record, and what in it disagrees."""
     session = found.field.table.session
+    if record.id.startswith("study "):
+        return ["told to the study before, not in these results"]
     _, notes = observations(one.row, record, found.prior, session)
     exists = [s for s in STAGES if found.prior.time_s((s,))[one.row] > 0]
     seen = set(record.measured_ms) | (
