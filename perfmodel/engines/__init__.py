@@ -78,6 +78,16 @@ def engine(name: str = DEFAULT_ENGINE) -> Engine:
     return loaded
 
 
+def engines_with(slug: str) -> tuple[str, ...]:
+    """Serving engines that run the model `slug`, by name: those whose facts list it."""
+    found = []
+    for name in ("sglang-diffusion", "xdit", "diffusers"):
+        facts = getattr(engine(name), "facts", None)
+        if facts is not None and facts.model(slug) is not None:
+            found.append(name)
+    return tuple(found)
+
+
 def parse_engine(text: str | None) -> tuple[Engine, Version]:
     """Read ``vllm-omni``, ``vllm-omni@0.30.0`` or ``vllm-omni@2026-06-16``.
 

@@ -27,9 +27,13 @@ def world_sizes(num_gpus: int, *, all_gpus: bool) -> tuple[int, ...]:
 
 
 def factorizations(number: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """All ordered ways to write `number` as a product of `parts` positive factors."""
-    if parts == 1:
-        yield (number,)
+    """All ordered ways to write `number` as a product of `parts` positive factors.
+
+    No part at all makes 1 and nothing else (an engine without an axis to search).
+    """
+    if parts <= 1:
+        if parts == 1 or number == 1:
+            yield (number,) * parts
         return
     for first in range(1, number + 1):
         if number % first == 0:

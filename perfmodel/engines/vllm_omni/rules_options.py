@@ -28,14 +28,20 @@ def _model(ctx: Context, layouts: Layouts) -> BoolColumn:
 
 
 def _model_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    from perfmodel.engines import engines_with
+
+    others = engines_with(ctx.model_id)
+    have = f"; engines that have it: {', '.join(others)}" if others else ""
+    move = f"--engine {others[0]}" if others else "perfmodel models list"
     return Problem(
         "model-not-in-engine",
         f"{ctx.model} has no pipeline of its own in vllm-omni {ctx.behaviour.version}: 0 of its "
         "parallel axes exist there (--diffusion-load-format diffusers serves it on one GPU, which "
-        "is not modelled); try perfmodel models list",
+        f"is not modelled){have}; try {move}",
         field="--model",
         value=ctx.model_id,
-        suggestions=("perfmodel models list",),
+        legal_values=others,
+        suggestions=(move,),
     )
 
 
