@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from perfmodel.calibrate.laws_fit import FitLaw
 from perfmodel.calibrate.records import Records
-from perfmodel.cost.collective import wire_factor
 from perfmodel.cost.machine import Rates
 from perfmodel.errors import Problem
 from perfmodel.units import PERCENT
@@ -25,7 +24,8 @@ def rate_fracs(law: FitLaw, rates: Rates) -> NDArray[np.float64] | None:
     if law.kind in ("gemm", "attention", "conv"):
         return law.work / time / rates.peak(str(rows.text("dtype")[0]))
     if law.kind == "collective":
-        sent = law.work * wire_factor(str(rows.text("collective")[0]), rows["num_ranks"])
+        passes = np.where(rows.text("collective") == "all_reduce", 2.0, 1.0)
+        sent = law.work * passes * (1.0 - 1.0 / rows["num_ranks"])
         return sent / time / rates.link_bytes_per_s if rates.link_bytes_per_s else None
     if law.kind == "quantize":
         return 2.0 * law.work / time / rates.memory_bytes_per_s

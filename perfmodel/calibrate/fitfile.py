@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from perfmodel.calibrate.records import Rows
 from perfmodel.calibrate.run import Calibration, FittedLaw
 from perfmodel.errors import BadInput, Problem
 
@@ -62,8 +63,11 @@ def _law(fitted: FittedLaw) -> dict[str, Any]:
         "train": fitted.train,
         "heldout": fitted.heldout,
         "kernels": {
-            name: {"rate": _short(rate), "rows": int(np.sum(law.rows.text("kernel") == name))}
-            for name, rate in found.kernels.items()
+            name: {
+                **{factor: _short(value) for factor, value in factors.items()},
+                **_measured_at(law.rows, name),
+            }
+            for name, factors in found.kernels.items()
         },
         "at_bounds": list(found.at_bounds),
         "achieved_frac": fitted.achieved_frac,
@@ -71,6 +75,15 @@ def _law(fitted: FittedLaw) -> dict[str, Any]:
     }
     if fitted.extrapolation is not None:
         entry["extrapolation"] = fitted.extrapolation
+    return entry
+
+
+def _measured_at(rows: Rows, kernel: str) -> dict[str, Any]:
+    """Rows of a kernel, and the head widths of an attention kernel."""
+    here = rows.text("kernel") == kernel
+    entry: dict[str, Any] = {"rows": int(here.sum())}
+    if "head_dim" in rows.columns:
+        entry["head_dims"] = sorted({int(width) for width in rows["head_dim"][here]})
     return entry
 
 

@@ -15,7 +15,8 @@ from perfmodel.cost.machine import Rates
 from perfmodel.cost.versions import LAW_VERSIONS
 
 FloatArray = NDArray[np.float64]
-Predict = Callable[[Mapping[str, float], Rates, Rows, FloatArray], FloatArray]
+Factors = Mapping[str, FloatArray]
+Predict = Callable[[Mapping[str, float], Rates, Rows, Factors], FloatArray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class FitLaw:
         name: ``gemm/bf16``...
         parameters: what is searched.
         rows: good rows of the records.
-        predict: seconds of rows from parameter values and kernel rates.
+        factors: (kernel, factor) pairs that are free beside the parameters.
+        predict: seconds of rows from parameter values and kernel factors.
         work: what the size of a row is (FLOP or bytes).
         dims: columns whose range is kept with the fit.
         key: columns whose hash decides the half a row falls in.
@@ -35,6 +37,7 @@ class FitLaw:
     name: str
     parameters: tuple[Parameter, ...]
     rows: Rows
+    factors: tuple[tuple[str, str], ...]
     predict: Predict
     work: FloatArray
     dims: tuple[str, ...]
@@ -51,7 +54,7 @@ class FitLaw:
         return LAW_VERSIONS[self.kind]
 
 
-def _gemm(values: Mapping[str, float], rates: Rates, rows: Rows, rate: FloatArray) -> FloatArray:
+def _gemm(values: Mapping[str, float], rates: Rates, rows: Rows, kernel: Factors) -> FloatArray:
     dtype = str(rows.text("dtype")[0])
     return gemm.gemm_time_s(
         values,
@@ -61,13 +64,13 @@ def _gemm(values: Mapping[str, float], rates: Rates, rows: Rows, rate: FloatArra
         rows["n"],
         rows["k"],
         rows["batch"],
-        kernel_rate=rate,
+        kernel_rate=kernel["rate"],
         resident=True,
     )
 
 
 def _attention(
-    values: Mapping[str, float], rates: Rates, rows: Rows, rate: FloatArray
+    values: Mapping[str, float], rates: Rates, rows: Rows, kernel: Factors
 ) -> FloatArray:
     return attention.attention_time_s(
         values,
@@ -80,35 +83,39 @@ def _attention(
         head_dim=rows["head_dim"],
         batch=rows["batch"],
         causal=np.asarray(rows.columns["causal"], bool),
-        kernel_rate=rate,
+        kernel_rate=kernel["rate"],
+        kernel_exp=kernel["exp_rate"],
     )
 
 
 def _collective(
-    values: Mapping[str, float], rates: Rates, rows: Rows, rate: FloatArray
+    values: Mapping[str, float], rates: Rates, rows: Rows, kernel: Factors
 ) -> FloatArray:
-    return collective.collective_time_s(
-        values,
-        str(rows.text("collective")[0]),
-        rows["message_bytes"],
-        rows["num_ranks"],
-        rates.link_bytes_per_s * rate,
-        in_switch=rates.in_switch_reduce,
-    )
+    ops = rows.text("collective")
+    time = np.zeros(len(rows))
+    for op in np.unique(ops):
+        here = ops == op
+        time[here] = collective.collective_time_s(
+            values,
+            str(op),
+            rows["message_bytes"][here],
+            rows["num_ranks"][here],
+            rates.link_bytes_per_s * kernel["rate"][here],
+            in_switch=rates.in_switch_reduce,
+        )
+    return time
 
 
-def _quantize(
-    values: Mapping[str, float], rates: Rates, rows: Rows, rate: FloatArray
-) -> FloatArray:
+def _quantize(values: Mapping[str, float], rates: Rates, rows: Rows, kernel: Factors) -> FloatArray:
     what = str(rows.text("what")[0])
     return quantize.quantize_kernel_s(values, rates, what, rows["m"], rows["k"], resident=True)
 
 
-def _conv(values: Mapping[str, float], rates: Rates, rows: Rows, rate: FloatArray) -> FloatArray:
+def _conv(values: Mapping[str, float], rates: Rates, rows: Rows, kernel: Factors) -> FloatArray:
     inner = rows["in_channels"] * rows["kt"] * rows["kh"] * rows["kw"]
     dtype = str(rows.text("dtype")[0])
     return gemm.gemm_time_s(
-        values, rates, dtype, _voxels(rows), rows["out_channels"], inner, kernel_rate=rate
+        values, rates, dtype, _voxels(rows), rows["out_channels"], inner, kernel_rate=kernel["rate"]
     )
 
 
@@ -117,22 +124,22 @@ def _voxels(rows: Rows) -> FloatArray:
 
 
 def _pointwise(
-    values: Mapping[str, float], rates: Rates, rows: Rows, rate: FloatArray
+    values: Mapping[str, float], rates: Rates, rows: Rows, kernel: Factors
 ) -> FloatArray:
     copies = np.char.find(np.char.lower(rows.text("kernel")), "copy") >= 0
     frac = np.where(copies, values["copy_frac"], values["memory_frac"])
-    return values["kernel_floor_s"] + rows["bytes_moved"] / (rates.memory_bytes_per_s * frac * rate)
+    return values["kernel_floor_s"] + rows["bytes_moved"] / (
+        rates.memory_bytes_per_s * frac * kernel["rate"]
+    )
 
 
-def _transfer(
-    values: Mapping[str, float], rates: Rates, rows: Rows, rate: FloatArray
-) -> FloatArray:
+def _transfer(values: Mapping[str, float], rates: Rates, rows: Rows, kernel: Factors) -> FloatArray:
     bandwidth = rates.host_link_bytes_per_s * values["link_frac"]
-    return values["latency_s"] + rows["bytes_moved"] / (bandwidth * rate)
+    return values["latency_s"] + rows["bytes_moved"] / (bandwidth * kernel["rate"])
 
 
-def _media(values: Mapping[str, float], rates: Rates, rows: Rows, rate: FloatArray) -> FloatArray:
-    return values["start_s"] + rows["pixels"] / (values["pixels_per_s"] * rate)
+def _media(values: Mapping[str, float], rates: Rates, rows: Rows, kernel: Factors) -> FloatArray:
+    return values["start_s"] + rows["pixels"] / (values["pixels_per_s"] * kernel["rate"])
 
 
 def _gemm_work(rows: Rows) -> FloatArray:
@@ -172,7 +179,7 @@ KINDS: dict[str, _Kind] = {
     ),
     "collective": _Kind(
         "collective",
-        collective.PARAMETERS,
+        collective.RING_PARAMETERS,
         _collective,
         lambda rows: rows["message_bytes"],
         ("message_bytes", "num_ranks"),
@@ -195,6 +202,53 @@ KINDS: dict[str, _Kind] = {
 }
 
 
+DERIVED = ("broadcast", "p2p")
+"""Collectives that the cost laws derive from others: their rows fit nothing."""
+
+MEASURED_LAW = {op: law for op, law in collective.LAW_OF.items() if op not in DERIVED}
+
+FACTORS = ("rate", "exp_rate")
+
+
+def kernel_names(rows: Rows) -> tuple[str, ...]:
+    """Kernels of a law, most rows first (the reference), then by name."""
+    names, counts = np.unique(rows.text("kernel"), return_counts=True)
+    return tuple(str(names[i]) for i in np.lexsort((names, -counts)))
+
+
+def kernel_factors(rows: Rows) -> tuple[tuple[str, str], ...]:
+    """Free factors: the rate of each kernel but the reference.
+
+    For attention also the speed of its exponentials, if it was measured at several head widths
+    (else the two are one).
+    """
+    factors: list[tuple[str, str]] = []
+    for name in kernel_names(rows)[1:]:
+        factors.append((name, "rate"))
+        if "head_dim" in rows.columns:
+            widths = rows.columns["head_dim"][rows.text("kernel") == name]
+            if len(np.unique(widths)) > 1:
+                factors.append((name, "exp_rate"))
+    return tuple(factors)
+
+
+def law_names(kind: str, rows: Rows) -> NDArray[np.str_]:
+    """Law of each row; an unknown or derived collective has none (empty name)."""
+    by = KINDS[kind].by
+    if not by:
+        return np.full(len(rows), kind)
+    groups = rows.text(by)
+    if kind == "collective":
+        return np.array([MEASURED_LAW.get(str(group), "") for group in groups])
+    return np.array([f"{kind}/{group}" for group in groups])
+
+
+def _parameters(kind: str, name: str) -> tuple[Parameter, ...]:
+    if kind == "gemm":
+        return gemm.parameters_of(name.split("/")[1])
+    return collective.parameters_of(name) if kind == "collective" else KINDS[kind].parameters
+
+
 def fit_laws(records: Records, only: tuple[str, ...] = ()) -> list[FitLaw]:
     """The laws that `records` can fit, in a fixed order.
 
@@ -207,15 +261,23 @@ def fit_laws(records: Records, only: tuple[str, ...] = ()) -> list[FitLaw]:
         if kind not in KINDS:
             continue
         spec = KINDS[kind]
-        groups = sorted(set(rows.text(spec.by))) if spec.by else [""]
-        for group in groups:
-            name = f"{kind}/{group}" if group else kind
+        names = law_names(kind, rows)
+        for name in sorted(set(names) - {""}):
             if only and name not in only and kind not in only:
                 continue
-            part = rows.take(rows.text(spec.by) == group) if spec.by else rows
-            parameters = gemm.parameters_of(group) if kind == "gemm" else spec.parameters
+            part = rows.take(names == name)
+            parameters = _parameters(kind, name)
             key = tuple(c for c in (spec.by, *spec.dims, "causal") if c in part.columns)
             laws.append(
-                FitLaw(name, parameters, part, spec.predict, spec.work(part), spec.dims, key)
+                FitLaw(
+                    name,
+                    parameters,
+                    part,
+                    kernel_factors(part),
+                    spec.predict,
+                    spec.work(part),
+                    spec.dims,
+                    key,
+                )
             )
     return laws

@@ -17,10 +17,7 @@ DIGITS = 4
 
 
 def family_medians(fits: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Median of each parameter over the devices of a family, by law.
-
-    Kernel factors keep only the best one: kernels differ between devices of a family.
-    """
+    """Median of each parameter and kernel factor over the devices of a family, by law."""
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for fit in fits:
         family = load_device(fit["device"]).family
@@ -37,15 +34,24 @@ def _median(laws: list[dict[str, Any]]) -> dict[str, Any]:
     values = {
         name: _short(median(law["parameters"][name]["value"] for law in laws)) for name in names
     }
-    kernels: dict[str, list[float]] = {}
+    kernels: dict[str, list[dict[str, Any]]] = {}
     for law in laws:
         for kernel, entry in law["kernels"].items():
-            kernels.setdefault(kernel, []).append(entry["rate"])
+            kernels.setdefault(kernel, []).append(entry)
     return {
         "parameters": values,
-        "kernels": {kernel: _short(median(rates)) for kernel, rates in sorted(kernels.items())},
+        "kernels": {kernel: _kernel(entries) for kernel, entries in sorted(kernels.items())},
         "devices": len(laws),
     }
+
+
+def _kernel(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    factors = {
+        factor: _short(median(entry[factor] for entry in entries))
+        for factor in ("rate", "exp_rate")
+    }
+    dims = sorted({dim for entry in entries for dim in entry.get("head_dims", ())})
+    return {**factors, "head_dims": dims} if dims else factors
 
 
 def _short(value: float) -> float:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from perfmodel.calibrate.laws_fit import FitLaw
 
 SALT = "perfmodel-1"
-HELD_OUT_OF_TEN_THOUSAND = 3000
+HELD_OUT_OF_TEN_THOUSAND = 2000
 """Held-out share of shapes, in ten thousandths."""
 
 

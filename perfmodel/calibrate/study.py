@@ -11,13 +11,14 @@ import hashlib
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.calibrate.laws_fit import FitLaw
+from perfmodel.calibrate.laws_fit import FACTORS, FitLaw, kernel_names
 from perfmodel.cost.fits import Parameter
 from perfmodel.cost.machine import Rates
 from perfmodel.errors import BadInput, Problem
@@ -33,7 +34,19 @@ CLIP = 0.5
 SAMPLE_ROWS = 800
 """Rows the study looks at; the polish uses all."""
 
-KERNEL_LOW, KERNEL_HIGH = 0.4, 2.5
+EVALUATIONS, FEW_EVALUATIONS = 25, 16
+STEPS = (3e-2, 1e-2, 3e-3)
+SHORTLIST = 6
+SOFT = 0.05
+"""Log error from which the loss grows linearly instead of quadratically."""
+
+RIDGE = 0.3
+"""Strength of the pull towards the defaults: a whole range weighs as a log error of 0.1 in one
+row, nothing in a table of thousands, a stay in tables of dozens."""
+
+FEW_ROWS, MOST_STARTS = 1200, 12
+
+KERNEL_LOW, KERNEL_HIGH = 0.25, 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +61,6 @@ class Options:
         seed: of the sampler and of the row sample.
         storage: journal file, RDB URL, or None for memory only.
         polish: refine with scipy.
-        starts: how many of the best trials the polish starts from.
     """
 
     trials: int = 60
@@ -58,15 +70,14 @@ class Options:
     seed: int = 20260901
     storage: str | None = None
     polish: bool = True
-    starts: int = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Best parameters of a law."""
+    """Best parameters of a law; `kernels` holds the factors of each kernel by name."""
 
     values: dict[str, float]
-    kernels: dict[str, float]
+    kernels: dict[str, dict[str, float]]
     loss: float
     trials: int
     at_bounds: tuple[str, ...] = field(default=())
@@ -78,40 +89,49 @@ class Space:
 
     parameters: tuple[Parameter, ...]
     kernels: tuple[str, ...]
-
-    def __len__(self) -> int:
-        """Number of free values; the first kernel is the reference and has none."""
-        return len(self.parameters) + max(0, len(self.kernels) - 1)
+    factors: tuple[tuple[str, str], ...]
 
     def bounds(self) -> list[Parameter]:
         """A `Parameter` for every coordinate."""
         extra = [
-            Parameter(f"rate[{name}]", 1.0, KERNEL_LOW, KERNEL_HIGH, "kernel rate", log=True)
-            for name in self.kernels[1:]
+            Parameter(f"{factor}[{name}]", 1.0, KERNEL_LOW, KERNEL_HIGH, "kernel", log=True)
+            for name, factor in self.factors
         ]
         return [*self.parameters, *extra]
 
-    def decode(self, unit: FloatArray) -> tuple[dict[str, float], dict[str, float]]:
+    def decode(self, unit: FloatArray) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
         """Values and kernel factors of a point of the unit cube."""
         values = {p.name: from_unit(p, float(x)) for p, x in zip(self.bounds(), unit, strict=True)}
-        kernels = {name: values.pop(f"rate[{name}]", 1.0) for name in self.kernels}
+        kernels = {
+            name: {factor: values.pop(f"{factor}[{name}]", 1.0) for factor in FACTORS}
+            for name in self.kernels
+        }
         return values, kernels
 
-    def encode(self, values: Mapping[str, float], kernels: Mapping[str, float]) -> FloatArray:
+    def encode(
+        self, values: Mapping[str, float], kernels: Mapping[str, Mapping[str, float]]
+    ) -> FloatArray:
         """The point of the unit cube of given values."""
-        merged = {**values, **{f"rate[{name}]": rate for name, rate in kernels.items()}}
+        merged = dict(values)
+        for name, factors in kernels.items():
+            merged.update({f"{factor}[{name}]": value for factor, value in factors.items()})
         return np.array([to_unit(p, merged.get(p.name, p.default)) for p in self.bounds()])
 
 
 def from_unit(p: Parameter, x: float) -> float:
-    """Value of `p` at `x` in 0..1 (logarithmic parameters geometrically)."""
+    """Value of `p` at `x` in 0..1 (logarithmic parameters geometrically; nearest of a grid)."""
+    if p.grid:
+        return p.grid[min(int(x * len(p.grid)), len(p.grid) - 1)]
     if p.log:
         return float(p.low * (p.high / p.low) ** x)
     return float(p.low + (p.high - p.low) * x)
 
 
 def to_unit(p: Parameter, value: float) -> float:
-    """Inverse of `from_unit`, clipped to 0..1."""
+    """Inverse of `from_unit`, clipped to 0..1 (the middle of a grid value's share)."""
+    if p.grid:
+        nearest = int(np.argmin(np.abs(np.asarray(p.grid) - value)))
+        return (nearest + 0.5) / len(p.grid)
     if p.log:
         x = np.log(value / p.low) / np.log(p.high / p.low)
     else:
@@ -127,28 +147,35 @@ class Objective:
         self.law, self.rates = law, rates
         self.rows = law.rows.take(index)
         self.measured = self.rows["latency_s"]
-        self.space = Space(law.parameters, kernel_names(law))
+        self.space = Space(law.parameters, kernel_names(law.rows), law.factors)
         names = np.asarray(self.space.kernels)
         order = np.argsort(names)
         position = np.searchsorted(names[order], self.rows.text("kernel"))
+        self.default = self.space.encode({}, {})
         self.kernel_of = order[np.minimum(position, len(names) - 1)]
 
     def log_error(self, unit: FloatArray) -> FloatArray:
         """``log(predicted / measured)`` of each row."""
         values, kernels = self.space.decode(unit)
-        rate = np.array([kernels[name] for name in self.space.kernels])[self.kernel_of]
-        predicted = self.law.predict(values, self.rates, self.rows, rate)
+        factors = {
+            factor: np.array([kernels[name][factor] for name in self.space.kernels])[self.kernel_of]
+            for factor in FACTORS
+        }
+        predicted = self.law.predict(values, self.rates, self.rows, factors)
         return np.asarray(np.log(predicted / self.measured))
 
     def loss(self, unit: FloatArray) -> float:
-        """Mean clipped absolute log error."""
-        return float(np.minimum(np.abs(self.log_error(unit)), CLIP).mean())
+        """Mean clipped absolute log error, plus the pull towards the defaults."""
+        error = float(np.minimum(np.abs(self.log_error(unit)), CLIP).mean())
+        return error + float((self.pull(unit) ** 2).sum()) / (2 * SOFT * len(self.rows))
 
+    def pull(self, unit: FloatArray) -> FloatArray:
+        """Residuals that hold what the rows do not determine near its default."""
+        return RIDGE * (unit - self.default)
 
-def kernel_names(law: FitLaw) -> tuple[str, ...]:
-    """Kernels of a law, most rows first (the reference), then by name."""
-    names, counts = np.unique(law.rows.text("kernel"), return_counts=True)
-    return tuple(str(names[i]) for i in np.lexsort((names, -counts)))
+    def residuals(self, unit: FloatArray) -> FloatArray:
+        """Log errors and pulls, for least squares."""
+        return np.concatenate([self.log_error(unit), self.pull(unit)])
 
 
 def search(
@@ -162,18 +189,58 @@ def search(
     sample, full = Objective(law, rates, few), Objective(law, rates, index)
     study = _study(options, f"{study_name}:{_digest(law, few)}")
     _run(study, sample, options)
-    finished = [t for t in study.trials if t.value is not None]
-    finished.sort(key=lambda t: (t.value, t.number))
-    names = [p.name for p in sample.space.bounds()]
-    starts = [np.array([t.params[name] for name in names]) for t in finished[: options.starts]]
+    starts = [*_data_starts(full), *_candidates(study, sample.space, len(index))]
     if options.polish:
-        starts = [_polish(full, start) for start in starts]
+        starts = _shortlist(full, starts)
+        starts = [_polish(full, start, STEPS, EVALUATIONS) for start in starts]
     best = min(starts, key=full.loss)
     values, kernels = full.space.decode(best)
     at_bounds = tuple(
         p.name for p, x in zip(full.space.bounds(), best, strict=True) if not 2e-3 < x < 1 - 2e-3
     )
-    return Found(values, kernels, full.loss(best), len(finished), at_bounds)
+    return Found(values, kernels, full.loss(best), len(study.trials), at_bounds)
+
+
+FLOORS = ("launch_s", "kernel_floor_s", "latency_s", "start_s")
+
+
+def _data_starts(problem: Objective) -> list[FloatArray]:
+    """Defaults whose floor is the shortest row: a kernel's own, or the host's time for a call."""
+    shortest = float(np.percentile(problem.measured, 2))
+    names = {p.name for p in problem.space.parameters}
+    floors = [{name: 0.9 * shortest for name in FLOORS if name in names}]
+    if "host_floor_s" in names:
+        floors.append({"launch_s": 0.2 * shortest, "host_floor_s": shortest})
+    return [problem.space.encode(floor, {}) for floor in floors if floor]
+
+
+def _candidates(study: optuna.Study, space: Space, rows: int) -> list[FloatArray]:
+    """The best trials; one for every choice of the parameters that only take a few values."""
+    bounds = space.bounds()
+    finished = sorted(
+        (t for t in study.trials if t.value is not None), key=lambda t: (t.value or 0.0, t.number)
+    )
+    points = [np.array([t.params[p.name] for p in bounds]) for t in finished]
+    many = int(np.clip(FEW_ROWS // max(rows, 1), 1, MOST_STARTS))
+    if not any(p.grid for p in bounds):
+        return points[:many]
+    by_choice: dict[tuple[float, ...], FloatArray] = {}
+    for choice in product(*(p.grid for p in bounds if p.grid)):
+        start = space.encode({}, {})
+        start[[bool(p.grid) for p in bounds]] = [
+            to_unit(p, value)
+            for p, value in zip((p for p in bounds if p.grid), choice, strict=True)
+        ]
+        by_choice[choice] = start
+    return [*by_choice.values(), *points[:many]]
+
+
+def _shortlist(problem: Objective, starts: list[FloatArray]) -> list[FloatArray]:
+    """A short walk from each of many starts, then only the best go on."""
+    if len(starts) <= MOST_STARTS:
+        return starts
+    walked = [_polish(problem, start, STEPS[1:2], FEW_EVALUATIONS) for start in starts]
+    return sorted(walked, key=problem.loss)[:SHORTLIST]
 
 
 def _digest(law: FitLaw, index: NDArray[np.intp]) -> str:
@@ -250,24 +317,40 @@ def _run(study: optuna.Study, problem: Objective, options: Options) -> None:
             )
 
 
-def _polish(problem: Objective, start: FloatArray) -> FloatArray:
+def _polish(
+    problem: Objective, start: FloatArray, steps: tuple[float, ...], evaluations: int
+) -> FloatArray:
     """Trust-region descent from `start`, in rounds of shrinking difference steps.
 
-    Tiles and waves make the loss piecewise smooth, so differences are wide at first.
+    Tiles and waves make the loss piecewise smooth, so differences are wide at first.  Parameters
+    with a grid stay where they are.
     """
     from scipy.optimize import least_squares
 
-    best = np.clip(start, 1e-4, 1 - 1e-4)
-    for step in (3e-2, 1e-2, 3e-3):
+    free = np.array([not p.grid for p in problem.space.bounds()])
+    best = np.where(free, np.clip(start, 1e-4, 1 - 1e-4), start)
+
+    def residuals(part: FloatArray) -> FloatArray:
+        return problem.residuals(_with(best, free, part))
+
+    for step in steps:
         result = least_squares(
-            problem.log_error,
-            np.clip(best, 1e-4, 1 - 1e-4),
+            residuals,
+            np.clip(best[free], 1e-4, 1 - 1e-4),
             bounds=(0.0, 1.0),
             loss="soft_l1",
-            f_scale=0.05,
-            diff_step=[step] * len(best),
-            max_nfev=25,
+            f_scale=SOFT,
+            diff_step=[step] * int(free.sum()),
+            max_nfev=evaluations,
         )
-        if problem.loss(result.x) < problem.loss(best):
-            best = result.x
-    return np.asarray(best)
+        found = _with(best, free, result.x)
+        if problem.loss(found) < problem.loss(best):
+            best = found
+    return best
+
+
+def _with(point: FloatArray, free: NDArray[np.bool_], part: FloatArray) -> FloatArray:
+    """`point` with its free coordinates replaced."""
+    merged = point.copy()
+    merged[free] = part
+    return merged

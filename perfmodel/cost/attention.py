@@ -19,7 +19,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.cost.backends import kernel_rate
+from perfmodel.cost.backends import kernel_choice
 from perfmodel.cost.fits import Parameter, values_of
 from perfmodel.cost.gemm import throttle
 from perfmodel.cost.machine import Machine, Rates
@@ -38,20 +38,26 @@ from perfmodel.cost.result import (
 from perfmodel.ops import Attention, dtype_bytes
 
 PARAMETERS = (
-    Parameter("rate_frac", 0.75, 0.2, 1.1, "rate of the two products over the datasheet peak"),
-    Parameter("exp_frac", 0.8, 0.1, 2.0, "achieved over nominal exponentials per second"),
+    Parameter("rate_frac", 0.75, 0.2, 1.0, "rate of the two products over the datasheet peak"),
+    Parameter("exp_frac", 0.8, 0.1, 3.0, "achieved over nominal exponentials per second", log=True),
     Parameter("overlap_frac", 0.7, 0.0, 1.0, "share of the exponentials hidden by the products"),
     Parameter("ramp_kv", 200.0, 0.0, 3000.0, "keys that starting and ending a tile costs"),
     Parameter("wave_frac", 0.5, 0.0, 1.0, "weight of whole waves against smooth occupancy"),
+    Parameter("tail_frac", 0.3, 0.0, 1.5, "longest tiles that a causal schedule leaves over"),
+    Parameter("kv_head_frac", 0.05, 0.0, 0.6, "extra work of each K/V head, in query heads"),
+    Parameter("split_kv", 300.0, 0.0, 8000.0, "further keys that a split tile and its merge cost"),
     Parameter("launch_s", 8e-6, 5e-7, 1e-4, "shortest kernel", log=True),
     Parameter("memory_frac", 0.6, 0.1, 1.0, "achieved over datasheet memory bandwidth"),
-    Parameter("throttle_frac", 0.05, 0.0, 0.6, "extra time of long kernels at the power limit"),
+    Parameter("throttle_frac", 0.05, 0.0, 0.6, "extra product time at the power limit"),
     Parameter("throttle_s", 1e-3, 2e-5, 1e-1, "kernel time where the clock falls", log=True),
     Parameter("unaligned_frac", 0.08, 0.0, 0.6, "extra time of a head_dim that 16 does not divide"),
 )
 
-Q_TILES = {"blackwell": 256, "hopper": 128, "davinci": 128}
-DEFAULT_Q_TILE = 128
+Q_TILES: dict[str, tuple[int, ...]] = {"blackwell": (128, 256)}
+"""Query rows of a tile; the best of several counts (kernels pick by shape)."""
+DEFAULT_Q_TILES = (128,)
+SPLITS = (1, 2, 4)
+"""Parts that the keys of a tile are split into when there are too few tiles."""
 OVERLAP_POWER = 4.0
 
 
@@ -68,47 +74,63 @@ def attention_time_s(
     batch: FloatArray,
     causal: NDArray[np.bool_] | bool,
     kernel_rate: FloatArray | float = 1.0,
+    kernel_exp: FloatArray | float = 1.0,
 ) -> FloatArray:
     """Seconds of the kernel alone, without the clip at the roofline."""
-    q_tile = Q_TILES.get(rates.family, DEFAULT_Q_TILE)
-    work, longest = _keys(seq_q, seq_kv, q_tile, causal, values["ramp_kv"])
-    tiles = as_float(batch) * heads * np.ceil(as_float(seq_q) / q_tile)
-    occupancy = tiles / rates.multiprocessors
-    smooth = np.maximum(occupancy * work, longest)
-    whole = np.maximum(np.ceil(occupancy) * work, longest)
-    rounds = (1.0 - values["wave_frac"]) * smooth + values["wave_frac"] * whole
-    compute = rounds * _step_s(values, rates, dtype, as_float(head_dim), q_tile) / kernel_rate
-    compute = compute * throttle(compute, values["throttle_frac"], values["throttle_s"])
+    loads = as_float(batch) * (heads + values["kv_head_frac"] * as_float(kv_heads))
+    options = []
+    for q_tile in Q_TILES.get(rates.family, DEFAULT_Q_TILES):
+        for split in SPLITS:
+            rounds = _rounds(values, rates, seq_q, seq_kv, loads, q_tile, causal, split)
+            options.append(_compute_s(values, rates, dtype, head_dim, q_tile, rounds, kernel_exp))
+    best = np.minimum.reduce(options) / kernel_rate
     traffic = attention_bytes(seq_q, seq_kv, heads, kv_heads, head_dim, batch, dtype)
     memory = traffic / (rates.memory_bytes_per_s * values["memory_frac"])
-    return values["launch_s"] + p_max(compute, memory, OVERLAP_POWER)
+    return values["launch_s"] + p_max(best, memory, OVERLAP_POWER)
 
 
-def _keys(
+def _rounds(
+    values: Mapping[str, float],
+    rates: Rates,
     seq_q: FloatArray,
     seq_kv: FloatArray,
+    loads: FloatArray,
     q_tile: int,
     causal: NDArray[np.bool_] | bool,
-    ramp: float,
-) -> tuple[FloatArray, FloatArray]:
-    """Mean and largest number of keys a tile walks, ramp included."""
-    full = as_float(seq_kv) + ramp
-    half = as_float(seq_kv) - 0.5 * np.minimum(seq_q, seq_kv)
-    mean = np.minimum(half + 0.5 * q_tile, seq_kv) + ramp
-    return np.where(causal, mean, full), full
-
-
-def _step_s(
-    values: Mapping[str, float], rates: Rates, dtype: str, head_dim: FloatArray, q_tile: int
+    split: int,
 ) -> FloatArray:
-    """Seconds of one key column of a tile on one multiprocessor."""
-    padded = np.ceil(head_dim / 16.0) * 16.0
+    """Keys that the busiest multiprocessor walks, one tile after the other."""
+    ramp, wave_frac = values["ramp_kv"], values["wave_frac"]
+    if split > 1:
+        ramp = ramp + values["split_kv"]
+    occupancy = loads * np.ceil(as_float(seq_q) / q_tile) * (split / rates.multiprocessors)
+    longest = as_float(seq_kv) / split + ramp
+    waves = (1.0 - wave_frac) * np.maximum(occupancy, 1.0) + wave_frac * np.ceil(occupancy)
+    half = as_float(seq_kv) - 0.5 * np.minimum(seq_q, seq_kv)
+    mean = np.minimum(half + 0.5 * q_tile, seq_kv) / split + ramp
+    dealt = np.maximum(occupancy * mean + values["tail_frac"] * longest, longest)
+    return np.where(causal, np.minimum(dealt, waves * longest), waves * longest)
+
+
+def _compute_s(
+    values: Mapping[str, float],
+    rates: Rates,
+    dtype: str,
+    head_dim: FloatArray,
+    q_tile: int,
+    rounds: FloatArray,
+    kernel_exp: FloatArray | float,
+) -> FloatArray:
+    """Rounds times the step; the products slow down at the power limit, exponentials do not."""
+    padded = np.ceil(as_float(head_dim) / 16.0) * 16.0
     per_unit = rates.peak(dtype) * values["rate_frac"] / rates.multiprocessors
-    products = 4.0 * q_tile * padded / per_unit
-    exps = q_tile * rates.multiprocessors / (rates.exp_per_s * values["exp_frac"])
+    products = 4.0 * q_tile * padded / per_unit * rounds
+    exp_per_s = rates.exp_per_s * values["exp_frac"] * kernel_exp
+    exps = q_tile * rates.multiprocessors / exp_per_s * rounds
+    products = products * throttle(products, values["throttle_frac"], values["throttle_s"])
     low, high = np.minimum(products, exps), np.maximum(products, exps)
     step = high + (1.0 - values["overlap_frac"]) * low
-    return step * np.where(padded == head_dim, 1.0, 1.0 + values["unaligned_frac"])
+    return as_float(step * np.where(padded == head_dim, 1.0, 1.0 + values["unaligned_frac"]))
 
 
 def attention_bytes(
@@ -130,14 +152,27 @@ def cost_attention(op: Attention, machine: Machine, *, sustained: bool = True) -
     rates, dtype = machine.rates, op.dtype
     law = machine.laws.get("attention/bf16")
     values = values_of(PARAMETERS, law)
-    rate, rate_provenance = kernel_rate(machine, law, op)
+    choice = kernel_choice(machine, law, op)
     slow = machine.sustained("attention") if sustained else 1.0
     masked_frac = machine.term("masked_attention_frac", 1.0)
 
     def evaluate(**dims: FloatArray) -> tuple[FloatArray, ...]:
         masked = dims.pop("masked").astype(bool)
         dims = {name: as_float(v) for name, v in dims.items()}
-        kernel = attention_time_s(values, rates, dtype, causal=op.causal, kernel_rate=rate, **dims)
+        kernel = np.minimum.reduce(
+            [
+                attention_time_s(
+                    values,
+                    rates,
+                    dtype,
+                    causal=op.causal,
+                    kernel_rate=rate,
+                    kernel_exp=exp_rate,
+                    **dims,
+                )
+                for rate, exp_rate in choice.options
+            ]
+        )
         kernel = values["launch_s"] + (kernel - values["launch_s"]) / slow
         kernel = kernel * np.where(masked, max(1.0, masked_frac), 1.0)
         flops, matrix_roof, exp_roof, traffic = _work(op, rates, dims)
@@ -167,7 +202,7 @@ def cost_attention(op: Attention, machine: Machine, *, sustained: bool = True) -
         code.astype(np.int8),
         flops,
         traffic,
-        rate_provenance if fitted else "prior",
+        choice.provenance if fitted else "prior",
         outside(law.range if law else {}, {x: as_float(v) for x, v in dims.items()}),
         "attention/bf16",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from perfmodel.cost.fits import Law
 from perfmodel.cost.machine import Machine
@@ -41,24 +41,55 @@ Records of `perfmodel bench` do hold them (``sdpa_*``); then the measured factor
 """
 
 
-def kernel_rate(machine: Machine, law: Law | None, op: Attention) -> tuple[float, str]:
-    """Rate factor of the kernel that runs `op` on `machine`, and its provenance.
+@dataclass(frozen=True, slots=True)
+class KernelChoice:
+    """Kernels that may run an attention; the fastest at each shape does.
 
-    Non-causal heads of 128 were never measured: they rest on the causal law and are ``fitted``
-    only through physics; the factor itself keeps the provenance of its kernel.
+    Attributes:
+        options: (rate factor, factor on the exponentials) of each.
+        provenance: of the factors.
     """
-    kernels = dict(law.kernels) if law is not None else {}
+
+    options: tuple[tuple[float, float], ...]
+    provenance: str
+
+    def scaled(self, factor: float, provenance: str) -> KernelChoice:
+        """The same kernels, all faster by `factor`."""
+        return KernelChoice(tuple((rate * factor, exp) for rate, exp in self.options), provenance)
+
+
+def kernel_choice(machine: Machine, law: Law | None, op: Attention) -> KernelChoice:
+    """The kernels that run `op` on `machine` under its backend.
+
+    A backend that no record holds is a named factor on the device's best measured kernel.
+    Non-causal heads of 128 were never measured: they rest on the causal law, whose kernels keep
+    their factors.
+    """
+    names = _at_width(law, op.head_dim)
     backend = (op.backend or default_backend(machine)).upper()
     for part in BACKEND_KERNELS.get(backend, ()):
-        matches = [rate for name, rate in kernels.items() if part.lower() in name.lower()]
-        if matches:
-            return max(matches), "fitted"
+        matches = [name for name in names if part.lower() in name.lower()]
+        if law is not None and matches:
+            return KernelChoice(_factors(law, matches), "fitted")
+    best = KernelChoice(_factors(law, names) if law else ((1.0, 1.0),), "prior")
     if backend in PRIOR_BACKENDS:
-        best = max(kernels.values(), default=1.0)
         name = PRIOR_BACKENDS[backend]
-        factor = machine.term(f"{name}.{machine.rates.family}", machine.term(name, 1.0))
-        return best * factor, machine.term_provenance(name)
-    return max(kernels.values(), default=1.0), "prior"
+        factor = machine.term(name, 1.0)
+        return best.scaled(factor, machine.term_provenance(name))
+    return best
+
+
+def _at_width(law: Law | None, head_dim: int) -> list[str]:
+    """Kernels measured at this head width; all of them when none was."""
+    if law is None:
+        return []
+    measured = [name for name in law.kernels if head_dim in law.kernel_dims.get(name, ())]
+    return measured or list(law.kernels)
+
+
+def _factors(law: Law, names: list[str]) -> tuple[tuple[float, float], ...]:
+    pairs = {(law.kernels[name], law.kernel_exps.get(name, 1.0)) for name in names}
+    return tuple(sorted(pairs)) or ((1.0, 1.0),)
 
 
 EIGHT_BIT_BACKENDS = frozenset({"SAGE_ATTN"})

@@ -1,20 +1,31 @@
 """Collectives: latency and bandwidth by operation and group size, two protocols, switch, tiers.
 
-For a group of n ranks and nccl-tests' full size S, with the wire factor f (all_gather,
-reduce_scatter, all_to_all ``(n-1)/n``; all_reduce ``2(n-1)/n``) and the link rate B of the path:
+For a group of n ranks and nccl-tests' full size S, one pass over the ring (all_gather,
+reduce_scatter) or over the pairs (all_to_all) sends ``S * (n-1)/n`` from each rank; an all_reduce
+is a reduce_scatter and an all_gather in a row, two passes.  With B the link rate of the path
+(`pair_frac` of it for two ranks: on a mesh they share one link) and per pass:
 
-    small = small_s + small_rank_s * (n-1) + S * f / (B * small_frac)
-    large = large_s + large_rank_s * (n-1) + S * (f / wire_frac + copy) / B
-    time  = small up to switch_bytes, then a rise to max(small, large) over one octave
+    latency = small_s + rank_s * (n - 2)                                       (of the operation)
+    small   = latency + passes * S * (n-1)/n / (B * small_frac * (n/2)^small_power)
+    per     = smooth maximum of (n-1)/n / wire_frac and copy_frac    (wire, passes over the buffer)
+    large   = smooth maximum of passes * (plateau_s + plateau_rank_s * (n - 2))
+              and latency + passes * (fill_s * S / (S + fill_bytes) + S * per / B)
+    time    = small below the change of protocol, S = switch_bytes * n^switch_power; large above,
+              never below small at the change
 
-The second protocol starts later but moves bytes faster; because times, not rates, are joined and
-never fall, the law is monotone in bytes.  All-reduce takes the better of the ring and the
-reduction inside the switch, ``S * (1 + 1/n) / (B * in_switch_frac)``, where the switch can sum.
+Times, not rates, are joined and never fall, so the law is monotone in bytes.  Libraries change
+protocol at powers of two, so the change is searched on these.  The three ring operations share
+the change, the plateau and the pair rate (one law, ``ring``); the rest is each one's own.
+
+Where the switch can sum, an all_reduce takes the better of the ring and ``latency + fill +
+S * (1 + 1/n) / (B * in_switch_frac)``; the number of ranks where that wins is a change of
+algorithm, so time need not grow with ranks there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -30,22 +41,69 @@ from perfmodel.cost.result import (
     as_float,
     on_distinct,
     outside,
+    p_max,
 )
 from perfmodel.ops import Collective
 
-PARAMETERS = (
-    Parameter("small_s", 5e-6, 5e-7, 2e-4, "latency of two ranks, first protocol", log=True),
-    Parameter("small_rank_s", 1e-6, 0.0, 2e-5, "latency of each further rank"),
-    Parameter("small_frac", 0.25, 0.005, 1.0, "rate of the first protocol over the link", log=True),
-    Parameter("large_s", 2.5e-5, 1e-6, 5e-4, "latency of two ranks, second protocol", log=True),
-    Parameter("large_rank_s", 2e-6, 0.0, 5e-5, "latency of each further rank"),
-    Parameter("wire_frac", 0.85, 0.02, 1.3, "rate on the wire over the link"),
-    Parameter("copy_frac", 0.3, 0.0, 4.0, "local passes over the buffer, in link times"),
-    Parameter("switch_bytes", 4e6, 1e4, 1e8, "size where the protocol changes", log=True),
-    Parameter("in_switch_frac", 0.85, 0.0, 1.3, "rate of the reduction inside the switch"),
+_OWN = (
+    Parameter("small_s", 6e-6, 5e-7, 2e-4, "latency of two ranks", log=True),
+    Parameter("rank_s", 1e-6, 2e-8, 2e-5, "latency of each further rank", log=True),
+    Parameter("small_frac", 0.3, 0.01, 1.5, "rate of the first protocol over the link", log=True),
+    Parameter("small_power", 0.0, 0.0, 1.2, "how the first protocol gains from links in parallel"),
+    Parameter("fill_s", 1e-5, 1e-7, 3e-4, "filling the pipeline of chunks", log=True),
+    Parameter("fill_bytes", 4e6, 3e5, 1e8, "size where the pipeline is half full", log=True),
+    Parameter("wire_frac", 0.8, 0.1, 1.2, "rate on the wire over the link", log=True),
+    Parameter("copy_frac", 0.9, 0.05, 4.0, "local passes over the buffer, link times", log=True),
+)
+SWITCH_GRID = tuple(float(2**power) for power in range(17, 25))
+_SHARED = (
+    Parameter("plateau_s", 2e-5, 1e-6, 5e-4, "shortest second protocol, two ranks", log=True),
+    Parameter("plateau_rank_s", 3e-6, 1e-8, 6e-5, "the same for each further rank", log=True),
+    Parameter("pair_frac", 1.0, 0.3, 1.2, "rate of two ranks over that of more", log=True),
+    Parameter(
+        "switch_bytes",
+        float(2**20),
+        SWITCH_GRID[0],
+        SWITCH_GRID[-1],
+        "size over n^power where the protocol changes",
+        log=True,
+        grid=SWITCH_GRID,
+    ),
+    Parameter("switch_power", 1.0, 0.0, 1.0, "1: size a rank, 0: whole size", grid=(0.0, 1.0)),
+)
+RING_OPS = ("all_gather", "reduce_scatter", "all_reduce")
+RING_PARAMETERS = (
+    *_SHARED,
+    Parameter(
+        "gather_switch_frac",
+        1.0,
+        0.5,
+        1.0,
+        "change of all_gather over the others'",
+        grid=(0.5, 1.0),
+    ),
+    Parameter("in_switch_frac", 0.65, 0.3, 1.2, "rate of the reduction inside the switch"),
+    *(
+        replace(p, name=f"{op}.{p.name}", meaning=f"{op}: {p.meaning}")
+        for op in RING_OPS
+        for p in _OWN
+    ),
+)
+PAIR_PARAMETERS = (
+    *_SHARED,
+    *(replace(p, name=f"all_to_all.{p.name}", meaning=f"all_to_all: {p.meaning}") for p in _OWN),
 )
 
-OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+LAW_OF = {
+    "all_gather": "collective/ring",
+    "reduce_scatter": "collective/ring",
+    "all_reduce": "collective/ring",
+    "broadcast": "collective/ring",
+    "all_to_all": "collective/all_to_all",
+    "p2p": "collective/all_to_all",
+}
+"""Law of each operation; broadcast and p2p are derived."""
+
 NETWORK_TIER = 3
 RING: Literal["ring", "pairwise"] = "ring"
 PAIRWISE: Literal["ring", "pairwise"] = "pairwise"
@@ -57,6 +115,11 @@ def wire_factor(op: str, ranks: FloatArray) -> FloatArray:
     return 2.0 * share if op == "all_reduce" else share
 
 
+def parameters_of(law_name: str) -> tuple[Parameter, ...]:
+    """Parameters of the law ``collective/ring`` or ``collective/all_to_all``."""
+    return RING_PARAMETERS if law_name.endswith("ring") else PAIR_PARAMETERS
+
+
 def collective_time_s(
     values: Mapping[str, float],
     op: str,
@@ -66,75 +129,73 @@ def collective_time_s(
     *,
     in_switch: bool = False,
 ) -> FloatArray:
-    """Seconds of one collective inside one tier; 0 for one rank."""
+    """Seconds of one measured collective inside one tier; 0 for one rank."""
     size, ranks = as_float(full_bytes), np.maximum(as_float(ranks), 1.0)
-    factor, more = wire_factor(op, ranks), np.maximum(ranks - 2.0, 0.0)
-    small = (
-        values["small_s"]
-        + values["small_rank_s"] * more
-        + size * factor / (link_bytes_per_s * values["small_frac"])
-    )
-    per_byte = factor / values["wire_frac"] + values["copy_frac"]
-    if op == "all_reduce" and in_switch and values["in_switch_frac"] > 0:
-        per_byte = np.minimum(per_byte, (1.0 + 1.0 / ranks) / values["in_switch_frac"])
-    large = values["large_s"] + values["large_rank_s"] * more + size * per_byte / link_bytes_per_s
-    rise = np.clip(np.log2(np.maximum(size, 1.0) / values["switch_bytes"]), 0.0, 1.0)
-    time = small + rise * np.maximum(large - small, 0.0)
-    above = size >= 2.0 * values["switch_bytes"]
-    # Above the change the second protocol rules even where the first would be faster there,
-    # but never below what the first needed at the change.
-    at_change = collective_small_s(
-        values, factor, more, 2.0 * values["switch_bytes"], link_bytes_per_s
-    )
-    time = np.where(above, np.maximum(large, np.minimum(at_change, small)), time)
+    link = link_bytes_per_s * np.where(ranks <= 2, values["pair_frac"], 1.0)
+    own = {p.name: values[f"{op}.{p.name}"] for p in _OWN}
+    passes = 2.0 if op == "all_reduce" else 1.0
+    latency = own["small_s"] + own["rank_s"] * np.maximum(ranks - 2.0, 0.0)
+    parallel = (0.5 * np.maximum(ranks, 2.0)) ** own["small_power"]
+    slope = passes * (ranks - 1.0) / ranks / (link * own["small_frac"] * parallel)
+    change = values["switch_bytes"] * ranks ** values["switch_power"]
+    if op == "all_gather":
+        change = change * values["gather_switch_frac"]
+    second = _second_s(values, own, passes, size, ranks, link, latency)
+    if op == "all_reduce" and in_switch:
+        inside = (1.0 + 1.0 / ranks) / values["in_switch_frac"]
+        fill = passes * own["fill_s"] * size / (size + own["fill_bytes"])
+        second = np.minimum(second, latency + fill + size * inside / link)
+    large = np.maximum(second, latency + np.minimum(size, change * BELOW) * slope)
+    time = np.where(size >= change * BELOW, large, latency + size * slope)
     return np.where(ranks > 1, time, 0.0)
 
 
-def collective_small_s(
+BELOW = 0.99
+"""The change happens just below the power of two, which itself runs the second protocol."""
+WIRE_POWER, PLATEAU_POWER = 4.0, 4.0
+
+
+def _second_s(
     values: Mapping[str, float],
-    factor: FloatArray,
-    more: FloatArray,
-    size: float,
-    link_bytes_per_s: FloatArray | float,
+    own: Mapping[str, float],
+    passes: float,
+    size: FloatArray,
+    ranks: FloatArray,
+    link: FloatArray,
+    latency: FloatArray,
 ) -> FloatArray:
-    """Time of the first protocol at `size`."""
-    return as_float(
-        values["small_s"]
-        + values["small_rank_s"] * more
-        + size * factor / (link_bytes_per_s * values["small_frac"])
-    )
-
-
-def _law(machine: Machine, op: str) -> Law | None:
-    return machine.laws.get(f"collective/{op}")
+    """Time of the second protocol."""
+    wire = (ranks - 1.0) / ranks / own["wire_frac"]
+    per_pass = p_max(wire, own["copy_frac"] + 0.0 * ranks, WIRE_POWER)
+    fill = own["fill_s"] * size / (size + own["fill_bytes"])
+    plateau = values["plateau_s"] + values["plateau_rank_s"] * np.maximum(ranks - 2.0, 0.0)
+    stream = latency + passes * (fill + size * per_pass / link)
+    return p_max(stream, passes * plateau + 0.0 * stream, PLATEAU_POWER)
 
 
 def _evaluate(
     machine: Machine,
     op: str,
+    law: Law | None,
     size: FloatArray,
     ranks: FloatArray,
     link: FloatArray,
-) -> tuple[FloatArray, Law | None]:
+) -> FloatArray:
     """Time of `op`, with p2p and broadcast derived from measured collectives.
 
-    p2p of S bytes crosses the link once: the all_to_all of two ranks with 2 S.  A broadcast
-    delivers S to every rank: the all_gather whose wire bytes are S.
+    p2p of S bytes crosses the link once: the all_to_all of two ranks with 2 S, without its local
+    half.  A broadcast delivers S to every rank: the all_gather whose wire bytes are S.
     """
+    values = values_of(parameters_of(LAW_OF[op]), law)
     if op == "p2p":
-        law = _law(machine, "all_to_all")
-        values = values_of(PARAMETERS, law)
         two = np.where(ranks > 1, 2.0, 1.0)
-        wire = {**values, "copy_frac": 0.0}
-        return collective_time_s(wire, "all_to_all", 2.0 * size, two, link), law
+        wire = {**values, "all_to_all.copy_frac": 0.0}
+        return collective_time_s(wire, "all_to_all", 2.0 * size, two, link)
     if op == "broadcast":
-        law = _law(machine, "all_gather")
-        full = size * ranks / np.maximum(ranks - 1.0, 1.0)
-        return collective_time_s(values_of(PARAMETERS, law), "all_gather", full, ranks, link), law
-    law = _law(machine, op)
+        size = size * ranks / np.maximum(ranks - 1.0, 1.0)
+        return collective_time_s(values, "all_gather", size, ranks, link)
     in_switch = machine.rates.in_switch_reduce
-    time = collective_time_s(values_of(PARAMETERS, law), op, size, ranks, link, in_switch=in_switch)
-    return time, law
+    return collective_time_s(values, op, size, ranks, link, in_switch=in_switch)
 
 
 def roof_s(
@@ -153,17 +214,16 @@ def cost_collective(op: Collective, machine: Machine) -> Costed:
     pattern = PAIRWISE if op.op == "all_to_all" else RING
     path = machine.topology.path(ranks, op.stride, op.groups, pattern)
     tier, rate = np.asarray(path.tier), np.asarray(path.bytes_per_s_per_direction, float)
-    law_name = f"collective/{op.op}"
+    law_name = LAW_OF[op.op]
+    law = machine.laws.get(law_name)
     network_s = machine.term("network_latency_s", 1.5e-5)
-    used: list[Law | None] = []
 
     def evaluate(
         size: FloatArray, n: FloatArray, at: FloatArray, link: FloatArray
     ) -> tuple[FloatArray, ...]:
         size, n = as_float(size), as_float(n)
         link = np.where(n > 1, np.where(link > 0, link, np.inf), 1.0)
-        time, law = _evaluate(machine, op.op, size, n, link)
-        used.append(law)
+        time = _evaluate(machine, op.op, law, size, n, link)
         time = time + np.where((at >= NETWORK_TIER) & (n > 1), network_s * np.log2(n), 0.0)
         roof = roof_s(machine.rates, op.op, size, n, link)
         runs = (n > 1) & (size > 0)
@@ -173,7 +233,6 @@ def cost_collective(op: Collective, machine: Machine) -> Costed:
     size = as_float(op.full_bytes)
     time, roof, code = on_distinct(evaluate, {"size": size, "n": ranks, "at": tier, "link": rate})
     runs = np.asarray(op.count) > 0
-    law = used[0]
     return Costed(
         time * runs,
         roof * runs,

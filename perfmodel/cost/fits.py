@@ -35,6 +35,7 @@ class Parameter:
         low, high: physical bounds, also those of the fit.
         meaning: one line for the table of parameters.
         log: searched on a logarithmic scale.
+        grid: the only values it takes, where it is not continuous.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Parameter:
     high: float
     meaning: str
     log: bool = False
+    grid: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Law:
         name: ``gemm/bf16``, ``attention/bf16``, ``collective/all_reduce``...
         values: parameter by name.
         kernels: rate factor by kernel, relative to the law.
+        kernel_exps: factor on the exponentials by kernel (attention); 1 where absent.
+        kernel_dims: head widths that each attention kernel was measured at.
         provenance: ``fitted`` or ``prior``.
         range: smallest and largest dimension of the rows behind it.
         origin: fit id, or the family that lent it.
@@ -61,6 +65,8 @@ class Law:
     name: str
     values: Mapping[str, float]
     kernels: Mapping[str, float] = field(default_factory=dict)
+    kernel_exps: Mapping[str, float] = field(default_factory=dict)
+    kernel_dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     provenance: str = "prior"
     range: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     origin: str = ""
@@ -104,12 +110,25 @@ def laws_of_fit(fit: Mapping[str, Any]) -> dict[str, Law]:
         laws[name] = Law(
             name=name,
             values={key: float(p["value"]) for key, p in entry["parameters"].items()},
-            kernels={key: float(k["rate"]) for key, k in entry.get("kernels", {}).items()},
+            **kernel_factors(entry),
             provenance="fitted",
             range={key: (float(lo), float(hi)) for key, (lo, hi) in entry["range"].items()},
             origin=str(fit.get("fit_id", "")),
         )
     return laws
+
+
+def kernel_factors(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Factors of the kernels of a stored law, as keyword arguments of `Law`."""
+    kernels = {
+        name: found if isinstance(found, Mapping) else {"rate": found}
+        for name, found in entry.get("kernels", {}).items()
+    }
+    return {
+        "kernels": {name: float(k["rate"]) for name, k in kernels.items()},
+        "kernel_exps": {name: float(k.get("exp_rate", 1.0)) for name, k in kernels.items()},
+        "kernel_dims": {name: tuple(k.get("head_dims", ())) for name, k in kernels.items()},
+    }
 
 
 def _old_version(fit: Mapping[str, Any], name: str, found: object) -> Problem:
@@ -155,7 +174,7 @@ def family_laws(priors: Mapping[str, Any], family: str) -> dict[str, Law]:
                 laws[name] = Law(
                     name=name,
                     values=entry["parameters"],
-                    kernels=entry.get("kernels", {}),
+                    **kernel_factors(entry),
                     origin=f"family {lender}",
                 )
     return laws

@@ -9,8 +9,9 @@ dimension, so the law is monotone by construction:
     matrix  = waves * 2 * tile_m * tile_n * (k / split + ramp_k) / (rate of one SM with this tile)
     time    = launch + smooth maximum of (matrix, bytes / achieved bandwidth)
 
-Long kernels run at a lower clock than short ones because the board reaches its power limit:
-the rate falls smoothly by `throttle_frac` around `throttle_s`.
+Long kernels run at a lower clock than short ones because the board reaches its power limit: time
+grows by `throttle_frac` around `throttle_s`, less for long k (fewer outputs to write for the same
+work), and by `sustain_frac` once more where the board heats up.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ PARAMETERS = (
     Parameter("split_s", 3e-6, 0.0, 3e-5, "extra time of a split-K reduction"),
     Parameter("throttle_frac", 0.12, 0.0, 0.6, "extra time of long kernels at the power limit"),
     Parameter("throttle_s", 5e-4, 2e-5, 1e-1, "kernel time where the clock falls", log=True),
+    Parameter("throttle_k", 3e4, 3e3, 1e6, "k above which the power limit is relieved", log=True),
+    Parameter("sustain_frac", 0.0, 0.0, 1.0, "extra time of very long kernels (heat)"),
+    Parameter("sustain_s", 1e-2, 2e-3, 5e-1, "kernel time where heat slows the clock", log=True),
     Parameter("l2_gain", 1.0, 1.0, 4.0, "bandwidth gain of buffers that stay in cache", log=True),
     Parameter("overlap_power", 3.0, 1.0, 8.0, "matrix and memory time: 1 add up, 8 the larger"),
     Parameter("host_floor_s", 1e-6, 1e-7, 5e-4, "host time a call of the collector", log=True),
@@ -99,7 +103,7 @@ def gemm_time_s(
     """
     m, n, k = as_float(m), as_float(n), as_float(k)
     batch = as_float(batch)
-    matrix = _matrix_s(values, rates, dtype, m, n, k, batch) / kernel_rate
+    matrix = matrix_s(values, rates, dtype, m, n, k, batch) / kernel_rate
     traffic = gemm_bytes(m, n, k, batch, dtype)
     bandwidth = rates.memory_bytes_per_s * values["memory_frac"]
     passes = quantise_s(values, rates, m * batch, n, k)
@@ -123,7 +127,7 @@ def quantise_s(
     return rows * (values["row_s"] + moved / rates.memory_bytes_per_s)
 
 
-def _matrix_s(
+def matrix_s(
     values: Mapping[str, float],
     rates: Rates,
     dtype: str,
@@ -151,7 +155,9 @@ def _matrix_s(
                 time = time + values["split_s"] + partial / rates.memory_bytes_per_s
             best = time if best is None else np.minimum(best, time)
     assert best is not None
-    return best * throttle(best, values["throttle_frac"], values["throttle_s"])
+    relief = 1.0 + (k / values["throttle_k"]) ** 2
+    best = best * throttle(best, values["throttle_frac"] / relief, values["throttle_s"])
+    return best * throttle(best, values["sustain_frac"], values["sustain_s"])
 
 
 def _reuse(tile: tuple[int, int]) -> float:
@@ -159,10 +165,10 @@ def _reuse(tile: tuple[int, int]) -> float:
     return tile[0] * tile[1] / (tile[0] + tile[1]) / 64.0
 
 
-def throttle(time: FloatArray, frac: float, knee_s: float) -> FloatArray:
+def throttle(time: FloatArray, frac: FloatArray | float, knee_s: float) -> FloatArray:
     """``1 + frac / (1 + (knee / t)^2)``: increasing in t, so t times it is too."""
     ratio = np.divide(knee_s, time, out=np.full_like(time, np.inf), where=time > 0)
-    result: FloatArray = 1.0 + frac / (1.0 + ratio**2)
+    result: FloatArray = 1.0 + frac / (1.0 + ratio**4)
     return result
 
 

@@ -1,0 +1,156 @@
+"""How far the cost laws are from microbenchmark records; nothing is fitted here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.calibrate.laws_fit import KINDS, FitLaw, fit_laws
+from perfmodel.calibrate.metrics import error_summary, grouped, size_classes
+from perfmodel.calibrate.records import Records, read_records
+from perfmodel.cost.fits import Law, load_laws, values_of
+from perfmodel.cost.machine import Rates
+from perfmodel.errors import MissingData
+from perfmodel.spec.hardware import Device
+
+FloatArray = NDArray[np.float64]
+SCHEMA_VERSION = "1.0"
+GROUPS = ("dtype", "kernel", "collective", "num_ranks")
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Rows of one law with their predictions."""
+
+    law: FitLaw
+    predicted: FloatArray
+    provenance: str
+
+    @property
+    def measured(self) -> FloatArray:
+        """Measured seconds."""
+        return self.law.rows["latency_s"]
+
+
+def validate_microbench(
+    sources: Iterable[Path], device: Device, fit: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Predict every row with `fit` (else the shipped fit, else priors) and score it.
+
+    Returns:
+        The JSON of ``perfmodel validate`` on microbenchmarks: records, predicted, skipped,
+        metrics by operator, and by dtype, kernel, collective, num_ranks, law and size class.
+
+    Raises:
+        BadInput: no usable row.
+    """
+    records = read_records(sources)
+    laws, _ = load_laws(device.id, device.family, fit)
+    rates = Rates.of(device)
+    scored, skipped = [], [{"id": p.rule_id, "reason": p.message} for p in records.problems]
+    for kind in sorted(set(records.ops) - set(KINDS)):
+        skipped.append({"id": kind, "reason": f"{len(records.ops[kind])} rows: no law predicts it"})
+    for law in fit_laws(records):
+        try:
+            scored.append(_predict(law, laws.get(law.name), rates))
+        except MissingData as error:
+            skipped.append({"id": law.name, "reason": error.problems[0].message})
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "status": "ok",
+        "device": device.id,
+        "fit_id": _fit_id(laws),
+        "records": records.seen,
+        "predicted": sum(len(part.predicted) for part in scored),
+        "skipped": skipped,
+        "metrics": _metrics(scored),
+        "by": _by(scored),
+        "provenance": {part.law.name: part.provenance for part in scored},
+        "files": _files(records),
+    }
+
+
+def _predict(law: FitLaw, parameters: Law | None, rates: Rates) -> Scored:
+    """Rows of a kernel that the fit does not hold take the law's fastest kernel."""
+    values = values_of(law.parameters, parameters)
+    names = law.rows.text("kernel")
+    known = dict(parameters.kernels) if parameters else {}
+    exps = dict(parameters.kernel_exps) if parameters else {}
+    best = max(known, key=lambda name: known[name], default="")
+    factors = {
+        "rate": np.array([known.get(n, known.get(best, 1.0)) for n in names.tolist()]),
+        "exp_rate": np.array([exps.get(n, exps.get(best, 1.0)) for n in names.tolist()]),
+    }
+    predicted = law.predict(values, rates, law.rows, factors)
+    return Scored(law, predicted, parameters.provenance if parameters else "prior")
+
+
+def _fit_id(laws: Mapping[str, Law]) -> str | None:
+    fitted = [law.origin for law in laws.values() if law.provenance == "fitted"]
+    return fitted[0] if fitted else None
+
+
+def _metrics(scored: list[Scored]) -> dict[str, Any]:
+    """Errors by operator."""
+    kinds = sorted({part.law.kind for part in scored})
+    return {
+        kind: error_summary(
+            np.concatenate([p.predicted for p in scored if p.law.kind == kind]),
+            np.concatenate([p.measured for p in scored if p.law.kind == kind]),
+        )
+        for kind in kinds
+    }
+
+
+def _by(scored: list[Scored]) -> dict[str, Any]:
+    """Errors by column value, by law and by size class."""
+    by: dict[str, Any] = {}
+    for column in GROUPS:
+        parts = [part for part in scored if column in part.law.rows.columns]
+        if not parts:
+            continue
+        text = np.concatenate([p.law.rows.columns[column].astype(str) for p in parts])
+        by[column] = grouped(
+            np.concatenate([p.predicted for p in parts]),
+            np.concatenate([p.measured for p in parts]),
+            {str(value): text == value for value in np.unique(text)},
+        )
+    by["law"] = {part.law.name: error_summary(part.predicted, part.measured) for part in scored}
+    by["size"] = {
+        part.law.name: grouped(part.predicted, part.measured, size_classes(part.law, part.law.rows))
+        for part in scored
+    }
+    return by
+
+
+def _files(records: Records) -> list[dict[str, Any]]:
+    return [{"file": f.path.name, "sha256": f.sha256, "rows": f.rows} for f in records.files]
+
+
+def table_lines(answer: Mapping[str, Any]) -> list[str]:
+    """The answer as text of at most 100 columns."""
+    fit = answer["fit_id"] or "no fit: priors of the family"
+    lines = [
+        f"{answer['device']}  fit {fit}  {answer['predicted']:,} of {answer['records']:,} rows "
+        "predicted",
+        "",
+        f"  {'error of':<34}{'n':>8}{'mean':>9}{'median':>9}{'9 of 10':>10}{'bias':>8}",
+        f"  {'':<34}{'':>8}{'%':>9}{'%':>9}{'% below':>10}{'%':>8}",
+    ]
+    lines += [_row(name, error) for name, error in answer["metrics"].items()]
+    for law, error in answer["by"]["law"].items():
+        lines += ["", _row(f"{law} ({answer['provenance'][law]})", error)]
+        lines += [_row(f"  {size}", e) for size, e in answer["by"]["size"][law].items()]
+    return lines
+
+
+def _row(name: str, error: Mapping[str, Any]) -> str:
+    return (
+        f"  {name:<34}{error['n']:>8,}{error['mape']:>9.1f}{error['median_ape']:>9.1f}"
+        f"{error['p90_ape']:>10.1f}{error['bias']:>+8.1f}"
+    )
