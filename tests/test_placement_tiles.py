@@ -30,7 +30,8 @@ def brute_force_tiles(height: int, width: int, size: int, stride: int) -> list[t
 def test_dealing_matches_the_slicing_loop_and_loses_no_tile(height, width, size, step, ranks):
     tiling = Tiling(size, min(step, size))
     dealing = deal(height, width, ranks, tiling)
-    expected = brute_force_tiles(height, width, tiling.size, tiling.stride)
+    step = tiling.stride if max(height, width) > tiling.size else tiling.size
+    expected = brute_force_tiles(height, width, tiling.size, step)
     kinds = list(zip(dealing.heights.tolist(), dealing.widths.tolist(), strict=True))
     got = [k for k, n in zip(kinds, dealing.counts.sum(axis=0), strict=True) for _ in range(n)]
     assert sorted(got) == sorted(expected)
@@ -47,7 +48,7 @@ def brute_force_longest_first(areas: list[int], ranks: int) -> list[int]:
 
 @given(st.integers(1, 50), st.integers(1, 90), st.integers(1, 9))
 def test_loads_are_those_of_longest_first(height, width, ranks):
-    tiling = Tiling(16, 12)
+    tiling = Tiling(16, 12 if max(height, width) > 16 else 16)
     dealing = deal(height, width, ranks, tiling)
     loads = dealing.counts @ (dealing.heights * dealing.widths)
     areas = [a * b for a, b in product(edges(height, tiling), edges(width, tiling))]
@@ -81,3 +82,20 @@ def test_untiled_map_stays_whole():
     assert dealing.heights.tolist() == [45]
     assert dealing.widths.tolist() == [80]
     assert dealing.tiles == 1
+
+
+def test_a_map_that_one_tile_covers_is_not_cut():
+    for ranks in (1, 4):
+        dealing = deal(16, 12, ranks, Tiling(16, 12))
+        assert (dealing.tiles, dealing.seams) == (1, 0)
+
+
+def test_patches_of_a_covered_map_cover_it_with_half_their_side_around():
+    # 128 x 128 over four ranks: quarters of 64 with a halo of 32 towards the inside.
+    dealing = deal(128, 128, 4, Tiling(128, 96, halo=16))
+    assert dealing.counts.sum(axis=1).tolist() == [1, 1, 1, 1]
+    assert (dealing.heights.tolist(), dealing.widths.tolist()) == ([96], [96])
+    assert dealing.grid == (2, 2)
+    # Two ranks: halves of 64 columns, the shorter side halved around.
+    halves = deal(128, 128, 2, Tiling(128, 96, halo=16))
+    assert (halves.heights.tolist(), halves.widths.tolist()) == ([128], [96])

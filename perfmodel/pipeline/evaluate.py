@@ -28,6 +28,8 @@ from perfmodel.stages.base import Family
 
 STAGES = ("text_encode", "vae_encode", "denoise", "vae_decode", "transfer", "video_encode")
 FORWARD_STAGES = STAGES[:4]
+PATCHED_KINDS = ("kl2d", "flux2")
+"""VAEs that vLLM-Omni divides into patches with a halo when one tile covers the map."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,9 @@ def _sound(job: Job, layouts: Layouts) -> Stage:
 def _decode(job: Job, layouts: Layouts) -> Stage:
     spec, shape, behaviour = job.model.vae, job.shape, job.behaviour
     ratio = spec.spatial_ratio
-    tiling = Tiling(behaviour.vae_tile_px // ratio, behaviour.vae_tile_stride_px // ratio)
+    tile, stride = behaviour.vae_tile_px // ratio, behaviour.vae_tile_stride_px // ratio
+    halo = (tile - stride) // 2 if spec.kind in PATCHED_KINDS else None
+    tiling = Tiling(tile, stride, halo)
 
     def piece_bytes(frames: Ints64, height: Ints64, width: Ints64) -> Floats:
         pixels = (1 + (frames - 1) * spec.temporal_ratio) * height * width * float(ratio * ratio)
