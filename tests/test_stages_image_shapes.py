@@ -12,7 +12,7 @@ from perfmodel.errors import BadInput
 from perfmodel.ops import Attention, Gemm, Op, flops
 from perfmodel.shapes import Shape
 from perfmodel.spec.workload import Workload
-from perfmodel.stages import family
+from perfmodel.stages import family, text_encoder, vision_tower
 from perfmodel.stages.base import Traits
 from perfmodel.stages.summary import flops_by_kind
 
@@ -155,3 +155,19 @@ def test_encoders_run_once_a_branch() -> None:
 def test_padded_prompts_say_so() -> None:
     notes = shape_of("hunyuanvideo", text_tokens=77).notes
     assert [note.rule_id for note in notes] == ["text-padding"]
+
+
+def test_editing_runs_the_vision_tower_once_a_branch() -> None:
+    model = load_model("qwen-image-edit")
+    assert vision_tower.params() == text_encoder.ENCODERS["qwen2.5-vl-7b-lm"].idle_params
+    shape = shape_of("qwen-image-edit")
+    ops = family(model).text_encode(model, shape, Traits())
+    tower = total(tuple(op for op in ops if op.name.startswith("vision ")))
+    # Two branches of 5476 patches: every weight twice, and attention over 64 or all patches.
+    patches, blocks = 5476, 32 * (4 * 1280**2 + 3 * 1280 * 3420)
+    products = 2 * patches * (blocks + 1176 * 1280) + 2 * 1369 * (5120**2 + 5120 * 3584)
+    windows = -(-patches // 64) * 64**2
+    pairs = 4 * 16 * 80 * (4 * patches**2 + 28 * windows)
+    assert tower == pytest.approx(2 * (products + pairs), rel=1e-12)
+    plain = family(model).text_encode(load_model("qwen-image"), shape_of("qwen-image"), Traits())
+    assert not any(op.name.startswith("vision ") for op in plain)

@@ -20,6 +20,7 @@ class TaskDefaults(Frozen):
         guidance_interval: guidance runs only while the timestep (0 to 1000) lies in it.
         condition_frames: pixel frames of a video condition that are encoded (0: none or one image).
         condition: what conditions the latent besides text.
+        vision_tokens: tokens of the prompt that hold one condition image.
         per_token_timestep: each token has a timestep of its own (clean first frame).
     """
 
@@ -34,6 +35,7 @@ class TaskDefaults(Frozen):
     guidance_interval: tuple[float, float] | None = None
     condition: Literal["none", "image", "clip", "video"] = "none"
     condition_frames: Annotated[int, Field(ge=0)] = 0
+    vision_tokens: Annotated[int, Field(ge=0)] = 0
     per_token_timestep: bool = False
 
 

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from perfmodel.ops import Ints, Op
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Workload
-from perfmodel.stages import joint_model
+from perfmodel.stages import joint_model, vision_tower
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.joint import (
     COMPLEX_ROPE_BYTES,
@@ -67,9 +69,13 @@ def components(model: ModelSpec) -> tuple[Component, ...]:
 
 
 def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
-    """The language model once a guidance branch, template included."""
+    """The language model once a guidance branch, template included; its vision tower before."""
     lengths = dict.fromkeys(model.text_encoders, shape.text_tokens + TEMPLATE_TOKENS)
-    return joint_model.text_encode(model, shape.branches, lengths)
+    text = joint_model.text_encode(model, shape.branches, lengths)
+    vision = model.tasks[shape.task].vision_tokens
+    if vision == 0 or np.all(np.asarray(shape.condition_frames) == 0):
+        return text
+    return (*vision_tower.encode(vision, shape.branches * shape.condition_frames), *text)
 
 
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
