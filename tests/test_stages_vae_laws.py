@@ -131,7 +131,9 @@ def test_a_model_reaches_its_kind(name: str) -> None:
     assert dispatch.decode(model, 1, 4, 6, Traits()) == decode(SPECS[name], 1, 4, 6)
     side = 4 * SPECS[name].spatial_ratio
     assert dispatch.encode(model, 1, side, side, Traits()) == encode(SPECS[name], 1, side, side)
-    assert dispatch.component(model).params == sum(kind.params(SPECS[name]))
+    component = dispatch.component(model)
+    assert component.params == sum(kind.params(SPECS[name]))
+    assert component.when == ("vae_encode", "vae_decode")
     peak = kind.decode_peak_bytes(SPECS[name], 1, 4, 6)
     assert dispatch.decode_peak_bytes(model, 1, 4, 6) == peak
     peak = kind.encode_peak_bytes(SPECS[name], 1, side, side)
@@ -156,3 +158,12 @@ def test_a_masked_attention_costs_quadratic_traffic() -> None:
     tokens = 2 * 16 * 16  # the last tile of five latent frames has two
     assert mask_bytes(16) == pytest.approx(12 * tokens**2)
     assert mask_bytes(32) == pytest.approx(16 * mask_bytes(16))
+
+
+def test_the_mask_of_hunyuanvideo_1_5_is_opened_row_by_row() -> None:
+    ops = decode(SPECS["hunyuanvideo-1.5-vae"], 3, 5, 4)
+    (row,) = [op for op in ops if "mask row" in op.name]
+    tokens = 3 * 5 * 4
+    # A row sees half of the positions on average, two bytes each.
+    assert (row.count, row.launches) == (tokens, 1)
+    assert float(work(row)) == tokens * (tokens / 2) * 2
