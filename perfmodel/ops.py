@@ -168,6 +168,8 @@ class Pointwise(Op):
     split: Split = Split.NONE
     is_copy: bool = False
     """A pure copy or layout change (reported as kind ``copy``)."""
+    in_convolution: bool = False
+    """A layout conversion inside a convolution call (reported as kind ``conv``)."""
     strided: bool = False
     """Channels-first reduction or transpose: neighbouring threads read distant bytes."""
 

@@ -182,16 +182,15 @@ def _top(variants: Sequence[_Ranked], top: int) -> tuple[_Ranked, list[Predictio
     if len(variants) > 1:
         places.sort(key=lambda p: p[0])
     best = variants[places[0][1]]
-    best_s = float(best.table.evaluation.latency_s[places[0][3]])
+    best_score = places[0][0]
     records = []
-    for number, (_, variant, place, row) in enumerate(places[:top], start=1):
+    for number, (score_of_row, variant, place, row) in enumerate(places[:top], start=1):
         ranked = variants[variant]
-        latency_s = float(ranked.table.evaluation.latency_s[row])
         record = prediction(
             ranked.table,
             row,
             rank=number,
-            vs_best_pct=(latency_s / best_s - 1) * PERCENT,
+            vs_best_pct=(score_of_row / best_score - 1) * PERCENT,
             tied_with_best=number > 1 and ranked is best and bool(ranked.ranking.tied[place]),
             why=_why(ranked, row) if number == 1 else None,
         )

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from perfmodel.cost.backends import kernel_choice
 from perfmodel.cost.fits import Parameter, values_of
-from perfmodel.cost.gemm import throttle
+from perfmodel.cost.gemm import steady, throttle
 from perfmodel.cost.machine import Machine, Rates
 from perfmodel.cost.result import (
     EXP,
@@ -152,6 +152,8 @@ def cost_attention(op: Attention, machine: Machine, *, sustained: bool = True) -
     rates, dtype = machine.rates, op.dtype
     law = machine.laws.get("attention/bf16")
     values = values_of(PARAMETERS, law)
+    if sustained:
+        values = steady(values)
     choice = kernel_choice(machine, law, op)
     slow = machine.sustained("attention") if sustained else 1.0
     masked_frac = machine.term("masked_attention_frac", 1.0)

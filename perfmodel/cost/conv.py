@@ -47,6 +47,8 @@ def cost_conv(
     law = machine.laws.get(f"conv/{dtype}")
     base = law or machine.laws.get(gemm.gemm_law_name(dtype)) or machine.laws.get("gemm/bf16")
     values = values_of(PARAMETERS, base)
+    if sustained:
+        values = gemm.steady(values)
     frac = 1.0 if law else machine.term("conv_rate_frac", 0.75)
     slow = machine.sustained("conv") if sustained else 1.0
     inner = float(op.in_channels * np.prod(op.kernel))

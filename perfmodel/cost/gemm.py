@@ -165,6 +165,14 @@ def _reuse(tile: tuple[int, int]) -> float:
     return tile[0] * tile[1] / (tile[0] + tile[1]) / 64.0
 
 
+def steady(values: Mapping[str, float]) -> dict[str, float]:
+    """Parameters of a device that has been busy for long: at its power limit whatever the kernel.
+
+    A microbenchmark lets short kernels run at a clock that a long run of them cannot hold.
+    """
+    return {**values, "throttle_s": 0.0, "sustain_s": 0.0}
+
+
 def throttle(time: FloatArray, frac: FloatArray | float, knee_s: float) -> FloatArray:
     """``1 + frac / (1 + (knee / t)^2)``: increasing in t, so t times it is too."""
     ratio = np.divide(knee_s, time, out=np.full_like(time, np.inf), where=time > 0)
@@ -192,6 +200,8 @@ def cost_gemm(op: Gemm, machine: Machine, *, sustained: bool = True) -> Costed:
     law = machine.laws.get(gemm_law_name(dtype)) or machine.laws.get("gemm/bf16")
     exact = law is not None and law.name == gemm_law_name(dtype)
     values = values_of(parameters_of(dtype), law)
+    if sustained:
+        values = steady(values)
     slow = machine.sustained("gemm") if sustained else 1.0
 
     def evaluate(

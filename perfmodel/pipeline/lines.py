@@ -64,18 +64,22 @@ class Line:
 
 def kind_of(op: Op) -> str:
     """The kind of an operator as tables and JSON name it."""
-    kinds: tuple[tuple[type[Op], str], ...] = (
-        (Attention, "attention"),
-        (Gemm, "gemm"),
-        (Conv, "conv"),
-        (Collective, "collective"),
-        (Transfer, "copy"),
-        (Media, "host"),
-        (HostWork, "host"),
-    )
     if isinstance(op, Pointwise):
+        if op.in_convolution:
+            return "conv"
         return "copy" if op.is_copy else "pointwise"
-    return next(kind for cls, kind in kinds if isinstance(op, cls))
+    return next(kind for cls, kind in KINDS if isinstance(op, cls))
+
+
+KINDS: tuple[tuple[type[Op], str], ...] = (
+    (Attention, "attention"),
+    (Gemm, "gemm"),
+    (Conv, "conv"),
+    (Collective, "collective"),
+    (Transfer, "host"),
+    (Media, "host"),
+    (HostWork, "host"),
+)
 
 
 def cost_lines(
@@ -131,7 +135,7 @@ def _traffic_lines(
         Line(
             stage=stage,
             name=op.name,
-            kind="copy" if op.is_copy else "pointwise",
+            kind=kind_of(op),
             count=count[n],
             total_s=count[n] * time[n],
             roof_s=count[n] * roof[n],

@@ -64,11 +64,19 @@ def halfwidth_s(evaluation: Evaluation, names: tuple[str, ...] = STAGES) -> Colu
 
 
 def difference_halfwidth_s(
-    evaluation: Evaluation, rows: NDArray[np.intp], reference: int
+    evaluation: Evaluation,
+    rows: NDArray[np.intp],
+    reference: int,
+    weight: Column | None = None,
 ) -> Column:
-    """80 % half-width of ``latency[rows] - latency[reference]`` in seconds, ``[len(rows)]``."""
+    """80 % half-width of ``latency[rows] - latency[reference]`` in seconds, ``[len(rows)]``.
+
+    `weight` multiplies each row's latency first (devices of a request, its share of a machine).
+    """
+    weight = np.ones(len(evaluation.layouts)) if weight is None else weight
     total = np.zeros(len(rows))
     for error in _errors_s(evaluation, STAGES).values():
-        total = total + (error[rows] - error[reference]) ** 2
-    repeat = REPEAT_FRAC * evaluation.latency_s[rows]
+        weighted = error * weight
+        total = total + (weighted[rows] - weighted[reference]) ** 2
+    repeat = REPEAT_FRAC * (evaluation.latency_s * weight)[rows]
     return np.where(rows == reference, 0.0, np.sqrt(total + 2 * repeat**2))

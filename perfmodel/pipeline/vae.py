@@ -73,9 +73,10 @@ def vae_stage(kind: VaeKind, maps: vae.Maps, index: NDArray[np.intp], machine: M
 
 def _strided(op: Op, kind: VaeKind) -> Op:
     """Eager channels-first kernels stride through memory; so do conversions of the layout."""
-    if isinstance(op, Pointwise) and (not kind.fused or "layout conversion" in op.name):
-        return replace(op, strided=True)
-    return op
+    if not isinstance(op, Pointwise):
+        return op
+    converts = "layout conversion" in op.name
+    return replace(op, strided=converts or not kind.fused, in_convolution=converts)
 
 
 def _launches(lines: list[Line]) -> Column:

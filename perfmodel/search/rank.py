@@ -81,7 +81,7 @@ def rank(
     _, first = np.unique(groups, return_index=True)
     rows = rows[np.sort(first)]
     best = int(rows[0])
-    tied = _tied(evaluation, rows, best, scores)
+    tied = _tied(evaluation, rows, best, scores, peak_bytes)
     front = rows[tied]
     front = front[np.lexsort((scores[front], np.round(peak_bytes[front] / MEMORY_GRAIN_BYTES)))]
     return Ranking(np.concatenate([front, rows[~tied]]), np.sort(tied)[::-1], scores)
@@ -91,9 +91,13 @@ MEMORY_GRAIN_BYTES = 2.0**30
 """Peaks closer than this do not order ties."""
 
 
-def _tied(evaluation: Evaluation, rows: Indices, best: int, scores: Column) -> NDArray[np.bool_]:
-    scale = scores[rows] / np.maximum(evaluation.latency_s[rows], 1e-300)
-    margin = difference_halfwidth_s(evaluation, rows, best) * scale
+def _tied(
+    evaluation: Evaluation, rows: Indices, best: int, scores: Column, peak_bytes: Column
+) -> NDArray[np.bool_]:
+    if scores is peak_bytes:
+        return np.asarray(scores[rows] <= scores[best])
+    weight = scores / np.maximum(evaluation.latency_s, np.finfo(float).tiny)
+    margin = difference_halfwidth_s(evaluation, rows, best, weight)
     return np.asarray((scores[rows] - scores[best]) <= margin)
 
 
