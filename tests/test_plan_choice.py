@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import combinations
 
 import jsonschema
@@ -344,3 +345,14 @@ def test_a_folder_gets_the_scripts(tmp_path, capsys):
         assert {p.name for p in (folder / name).iterdir()} == {
             "serve.sh", "request.sh", "bench.sh", "job.json",
         }  # fmt: skip
+
+
+def test_one_outlier_does_not_bend_the_terms(field):
+    belief = field.belief
+    rows = [int(row) for row in field.rows[:6]]
+    seen = [Observation(row, STAGES, float(belief.latency_s[row])) for row in rows]
+    wild = replace(seen[0], seconds=seen[0].seconds * 1.7)
+    after = learn(belief, [*seen[1:], wild])
+    assert after.latency_s[rows] == pytest.approx(belief.latency_s[rows], rel=0.04)
+    assert beliefs.distance_sd(after, wild) > beliefs.HUBER_SD
+    assert all(abs(beliefs.distance_sd(after, one)) < beliefs.HUBER_SD for one in seen[1:])

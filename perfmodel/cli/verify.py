@@ -132,7 +132,7 @@ def _session(
         return open_session(inputs.workload, inputs.system, options=inputs.options, **opened), asked
     from perfmodel.verify.asked import common_question
 
-    found = common_question(records)
+    found = common_question(records, given.on("include_doubtful"))
     session = open_session(
         found.workload, found.system, engine=found.engine, options=found.options, **_opened(given)
     )

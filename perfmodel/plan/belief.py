@@ -52,8 +52,12 @@ FIT_FRAC = 0.02
 BOUND_SD = 2.5
 """A measurement moves no multiplier further than this many of its own standard deviations."""
 
-STEPS = 12
-"""Linearisations of an update; the exponentials converge in three or four."""
+HUBER_SD = 2.5
+"""A measurement further than this from what all of them together say counts as if it were this far
+(Huber's loss): one run of another state of the code does not bend every term."""
+
+STEPS = 20
+"""Linearisations of an update; the exponentials converge in three or four, the weights in ten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +214,19 @@ def learn(belief: Belief, observations: Sequence[Observation]) -> Belief:
         pairs = [belief.slope(seen.row, seen.stages, x) for seen in observations]
         value = np.array([pair[0] for pair in pairs])
         slope = np.stack([pair[1] for pair in pairs])
-        spread = slope @ belief.cov @ slope.T + np.diag(variance)
+        far = np.abs(target - value) / (HUBER_SD * np.sqrt(variance))
+        spread = slope @ belief.cov @ slope.T + np.diag(variance * np.maximum(far, 1.0))
         gain = np.linalg.solve(spread, slope @ belief.cov).T
         x = belief.mean + gain @ (target - value - slope @ (belief.mean - x))
         x = np.clip(x, -BOUND_SD * belief.prior_sd, BOUND_SD * belief.prior_sd)
     cov = belief.cov - gain @ slope @ belief.cov
     return replace(belief, mean=x, cov=(cov + cov.T) / 2)
+
+
+def distance_sd(belief: Belief, seen: Observation) -> float:
+    """How far a measurement is from a belief, in standard deviations of the measurement."""
+    value, _ = belief.slope(seen.row, seen.stages, belief.mean)
+    return float((log(seen.seconds) - value) / np.sqrt(_variance(seen)))
 
 
 def _variance(seen: Observation) -> float:

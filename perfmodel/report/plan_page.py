@@ -23,7 +23,8 @@ def plan_page(answer: PlanAnswer, commands: int = 0, seconds: float | None = Non
     page.blank()
     columns = run_columns(answer.runs)
     page.table(columns)
-    if sum(column.width + GAP for column in columns if column.drop <= 1) > WIDEST:
+    kept = (column for column in columns if column.drop <= 1 and not column.says_nothing)
+    if sum(column.width + GAP for column in kept) > WIDEST:
         # no room for the questions beside the runs
         asked = (unbroken(f"{run.letter}: {run.question}") for run in answer.runs)
         page.paragraph("questions: " + "  ".join(asked), indent=2, hanging=2)

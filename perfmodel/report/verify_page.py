@@ -34,9 +34,13 @@ def verify_page(answer: VerifyAnswer, commands: int = 0, seconds: float | None =
         page.blank()
         page.table(run_columns(measured))
         page.paragraph(_inside(answer), indent=2)
+        notes: dict[str, list[str]] = {}
         for run in measured:
             for note in run.notes:
-                page.paragraph(f"{_name(run)}: {note}", indent=2, hanging=2)
+                notes.setdefault(note, []).append(_name(run))
+        for note, names in notes.items():
+            who = "all" if len(names) == len(measured) > 1 else ", ".join(dict.fromkeys(names))
+            page.paragraph(f"{who}: {note}", indent=2, hanging=2)
     _add_aside(page, [run for run in answer.runs if run.status != "measured"])
     if answer.terms:
         page.blank()

@@ -12,7 +12,7 @@ from perfmodel.validate.questions import Question, Skip, question
 Key = tuple[object, ...]
 
 
-def common_question(records: Sequence[RunRecord]) -> Question:
+def common_question(records: Sequence[RunRecord], include_doubtful: bool = False) -> Question:
     """The question with the most configurations; its machine has the most devices among them.
 
     Raises:
@@ -20,7 +20,8 @@ def common_question(records: Sequence[RunRecord]) -> Question:
     """
     groups: dict[Key, dict[ParallelConfig, Question]] = {}
     reasons: dict[str, int] = {}
-    for record in records:
+    doubtful = [] if include_doubtful else [record for record in records if record.doubtful]
+    for record in [r for r in records if r not in doubtful] or records:
         try:
             asked = question(record)
         except Skip as skip:

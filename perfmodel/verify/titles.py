@@ -40,12 +40,17 @@ AXES = {
 }
 
 
+SWITCHES = ("hsdp", "vae_tiling")
+"""Axes that are on or off as far as this error goes."""
+
+
 def source_title(source: str) -> str:
     """``collective.ulysses.fitted`` -> ``Ulysses all-to-all``."""
     kind, _, rest = source.partition(".")
     name = rest.partition(".")[0]
     if kind == "axis":
-        return f"{AXES.get(name, name)} per doubling, beyond its operators"
+        doubling = "" if name in SWITCHES else " per doubling"
+        return f"{AXES.get(name, name)}{doubling}, beyond its operators"
     if kind == "collective":
         return COLLECTIVES.get(name, f"{name} collectives")
     return KINDS.get(kind, kind.replace("_", " "))

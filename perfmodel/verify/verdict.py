@@ -15,11 +15,20 @@ from perfmodel.api.session import Session
 from perfmodel.errors import Problem
 from perfmodel.pipeline.evaluate import STAGES
 from perfmodel.pipeline.uncertainty import REPEAT_FRAC
-from perfmodel.plan.belief import BOUND_SD, Z80, Belief, Matrix, log_sd
+from perfmodel.plan.belief import (
+    BOUND_SD,
+    HUBER_SD,
+    Z80,
+    Belief,
+    Matrix,
+    distance_sd,
+    log_sd,
+)
 from perfmodel.plan.make import survey
 from perfmodel.report.answer import Answer, StageRow
 from perfmodel.report.plan_answer import PlanAnswer
 from perfmodel.report.verify_answer import TermShift, UpdatedRow, VerifiedRun, VerifyAnswer
+from perfmodel.report.words import stage_title
 from perfmodel.spec.parallel import ParallelConfig
 from perfmodel.spec.record import RunRecord
 from perfmodel.units import GIB, MIB, MS_PER_S, PERCENT
@@ -311,16 +320,18 @@ def _notes(found: Judgement, one: Measured, record: RunRecord) -> list[str]:
     session = found.field.table.session
     if record.id.startswith("study "):
         return ["told to the study before, not in these results"]
-    _, notes = observations(one.row, record, found.prior, session)
-    exists = [s for s in STAGES if found.prior.time_s((s,))[one.row] > 0]
-    seen = set(record.measured_ms) | (
-        {"denoise"} if "denoise_per_step" in record.measured_ms else set()
-    )
-    missing = [s.replace("_", " ") for s in exists if s not in seen and s != "transfer"]
-    if missing and len(missing) < len(exists):
+    seen, notes = observations(one.row, record, found.prior, session)
+    exists = [s for s in STAGES if found.prior.time_s((s,))[one.row] > 0 and s != "transfer"]
+    present = {s for one_seen in seen if len(one_seen.stages) == 1 for s in one_seen.stages}
+    missing = [stage_title(s) for s in exists if s not in present]
+    if not present:
+        notes.append("no stage times: the terms are told apart by the other runs only")
+    elif missing:
         notes.append(f"no {', '.join(missing)}: learnt from what is there")
     if not any(key in record.measured_ms for key in WHOLE_KEYS):
         notes.append("no request time: the stages that are missing stay predicted")
+    if any(abs(distance_sd(found.belief, one_seen)) > HUBER_SD for one_seen in seen):
+        notes.append("far from what the other runs say: it counts less; was it the same code?")
     if found.key and len(one.taken) > 1:
         values = [
             t.record.measured_ms[found.key] for t in one.taken if found.key in t.record.measured_ms
