@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perfmodel.catalog import load_model, model_ids
 from perfmodel.errors import BadInput
-from perfmodel.ops import Attention, Gemm, Op, flops
+from perfmodel.ops import Attention, Gemm, Op, Rows, flops
 from perfmodel.shapes import Shape
 from perfmodel.spec.workload import Workload
 from perfmodel.stages import family, text_encoder, vision_tower
@@ -171,3 +171,16 @@ def test_editing_runs_the_vision_tower_once_a_branch() -> None:
     assert tower == pytest.approx(2 * (products + pairs), rel=1e-12)
     plain = family(model).text_encode(load_model("qwen-image"), shape_of("qwen-image"), Traits())
     assert not any(op.name.startswith("vision ") for op in plain)
+
+
+def test_engines_that_divide_the_text_keep_none_of_it() -> None:
+    model, shape = load_model("flux.1-dev"), shape_of("flux.1-dev")
+    kept, split = (
+        family(model).denoise(model, shape, Traits(text_split=text_split)).per_forward
+        for text_split in (False, True)
+    )
+    assert total(kept) == pytest.approx(total(split), rel=1e-12)
+    assert any(op.fixed_rows for op in kept if isinstance(op, Gemm))
+    assert not any(op.fixed_rows for op in split if isinstance(op, Gemm))
+    assert {op.prefix_q for op in split if isinstance(op, Attention)} == {0}
+    assert not any(op.rows is Rows.TEXT for op in split if isinstance(op, Gemm))

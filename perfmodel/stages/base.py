@@ -26,6 +26,8 @@ class Traits:
         boundary_ratio: expert boundary the engine uses where the request names none.
         valid_text_only: text is cut to its real tokens before the blocks (HunyuanVideo-1.5);
             else every padded slot runs through them, masked.
+        text_split: sequence parallelism divides the text of a joint attention too, else every rank
+            keeps all of it.
         single_stream_tensor: how tensor parallelism treats single-stream blocks: ``row`` (split
             and summed) or ``gather`` (column-split products whose outputs are gathered).
         text_bits: bits of an activation in the text encoder.
@@ -42,6 +44,7 @@ class Traits:
     vae_fast_path: str = "off"
     boundary_ratio: float | None = None
     valid_text_only: bool = False
+    text_split: bool = False
     single_stream_tensor: str = "row"
     text_bits: int = 16
     vae_bits: int = 16

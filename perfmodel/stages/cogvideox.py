@@ -15,16 +15,9 @@ from perfmodel.spec.model import ModelSpec, TransformerSpec
 from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model
 from perfmodel.stages.base import Component, DenoiseWork, Traits
-from perfmodel.stages.joint import (
-    ONE,
-    Sizes,
-    Style,
-    joined_linear,
-    joined_traffic,
-    joint_attention,
-    sizes_of,
-)
+from perfmodel.stages.joint import Style, joint_attention
 from perfmodel.stages.joint_model import embedding, sound_decode, vae_decode, vae_encode
+from perfmodel.stages.joint_rows import ONE, Sizes, joined_linear, joined_traffic, sizes_of
 from perfmodel.stages.layers import READ_WRITE, linear
 
 __all__ = [

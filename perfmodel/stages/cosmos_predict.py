@@ -19,8 +19,8 @@ from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import Chains, RowCount
-from perfmodel.stages.joint import ONE, Sizes, sizes_of
 from perfmodel.stages.joint_model import embedding, sound_decode, vae_decode, vae_encode
+from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import linear, rounding
 from perfmodel.stages.schedule import forwards
 

@@ -16,8 +16,9 @@ from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec, TransformerSpec
 from perfmodel.stages import joint_model, text_encoder
 from perfmodel.stages.base import Component, DenoiseWork
-from perfmodel.stages.joint import Sizes, activation
+from perfmodel.stages.joint import activation
 from perfmodel.stages.joint_model import embedding
+from perfmodel.stages.joint_rows import Sizes
 from perfmodel.stages.layers import READ_WRITE, linear, scheduler_step, traffic
 
 RowCount = tuple[Rows, Ints]

@@ -19,16 +19,14 @@ from perfmodel.stages import joint_model, joint_single
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.joint import (
     FULL_MODULATION,
-    ONE,
     SINGLE_MODULATION,
-    Sizes,
     Style,
     join_copies,
     modulation,
-    sizes_of,
     two_stream,
 )
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
+from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import scheduler_step
 
 __all__ = [
@@ -77,7 +75,7 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     latent = joint_model.latent_elements(model, shape)
     gather = traits.single_stream_tensor == "gather"
     return DenoiseWork(
-        per_forward=_forward(model, sizes_of(shape), traits),
+        per_forward=_forward(model, sizes_of(shape, traits), traits),
         per_step=scheduler_step(shape.batch * latent, guided=shape.branches > 1),
         blocks=whole.blocks,
         block_params=whole.block_params // whole.blocks,

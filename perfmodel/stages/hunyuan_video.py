@@ -14,8 +14,9 @@ from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Workload
 from perfmodel.stages import hunyuan_text, joint_model, joint_single
 from perfmodel.stages.base import Component, DenoiseWork, Traits
-from perfmodel.stages.joint import ONE, Sizes, Style, join_copies, sizes_of, two_stream
+from perfmodel.stages.joint import Style, join_copies, two_stream
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
+from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import scheduler_step
 
 __all__ = [
@@ -62,7 +63,7 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     return DenoiseWork(
         per_forward=(
             *joint_model.patch_convolution(model, shape),
-            *_forward(model, sizes_of(shape), traits),
+            *_forward(model, sizes_of(shape, traits), traits),
         ),
         per_step=scheduler_step(shape.batch * latent, guided=shape.branches > 1),
         blocks=whole.blocks,

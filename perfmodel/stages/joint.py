@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from perfmodel.ops import Attention, Gemm, Ints, Op, Pointwise, Role, Rows, Split
-from perfmodel.shapes import Shape
+from perfmodel.ops import Attention, Ints, Op, Pointwise, Role, Rows, Split
 from perfmodel.spec.model import TransformerSpec
+from perfmodel.stages.joint_rows import Sizes, joined_traffic
 from perfmodel.stages.layers import BF16_BYTES, READ_WRITE, elements, linear, traffic
 
 # LayerNorm 4, times (1 + scale) 4, plus shift 4.
@@ -31,39 +31,6 @@ GATED_FUSED_BYTES, GATED_BYTES = 6.0, 10.0
 FULL_MODULATION = 6
 """Vectors of a two-stream block: shift, scale and gate, for attention and feed-forward."""
 SINGLE_MODULATION = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """Numbers of one forward: outputs in the batch, latent tokens, text tokens of each."""
-
-    batch: Ints
-    tokens: Ints
-    text: Ints
-
-    @property
-    def latent_rows(self) -> tuple[Rows, Ints]:
-        """Latent tokens, which sequence parallelism divides."""
-        return Rows.TOKENS, self.batch * self.tokens
-
-    @property
-    def text_rows(self) -> tuple[Rows, Ints]:
-        """Text tokens, on every sequence rank."""
-        return Rows.TEXT, self.batch * self.text
-
-    @property
-    def vector_rows(self) -> tuple[Rows, Ints]:
-        """One vector an output."""
-        return Rows.NONE, self.batch
-
-
-ONE = Sizes(batch=1, tokens=1, text=1)
-"""Sizes at which only the weights of the operators are of interest."""
-
-
-def sizes_of(shape: Shape) -> Sizes:
-    """Sizes of one guidance branch of a request."""
-    return Sizes(batch=shape.batch, tokens=shape.tokens, text=shape.text_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,8 +211,8 @@ def joint_attention(
         batch=sizes.batch,
         seq_q=joined,
         seq_kv=joined,
-        prefix_q=sizes.text,
-        prefix_kv=sizes.text,
+        prefix_q=sizes.kept,
+        prefix_kv=sizes.kept,
         heads=spec.heads,
         kv_heads=spec.kv_heads,
         head_dim=spec.head_dim,
@@ -352,47 +319,3 @@ def gated_residual(name: str, rows: tuple[Rows, Ints], hidden: int, count: int) 
         count=count,
         eager_launches=GATE_LAUNCHES,
     )
-
-
-def joined_linear(
-    name: str, sizes: Sizes, width: tuple[Ints, Ints], count: int, split: Split = Split.NONE
-) -> Gemm:
-    """A product over text and latent tokens as one stream."""
-    rows = (Rows.TOKENS, sizes.batch * (sizes.tokens + sizes.text))
-    return replace(
-        linear(name, rows, width, count=count, split=split), fixed_rows=sizes.batch * sizes.text
-    )
-
-
-def joined_traffic(
-    name: str,
-    sizes: Sizes,
-    per_row: tuple[float, float],
-    count: Ints,
-    *,
-    launches: tuple[int, int] = (1, 1),
-    split: Split = Split.NONE,
-    is_copy: bool = False,
-) -> tuple[Pointwise, Pointwise]:
-    """One memory-bound operator over both streams: the latent rows, then the text rows."""
-    latent = traffic(
-        name,
-        sizes.latent_rows,
-        per_row,
-        count=count,
-        launches=launches[0],
-        eager_launches=launches[1],
-        split=split,
-        is_copy=is_copy,
-    )
-    text = traffic(
-        f"{name} (text)",
-        sizes.text_rows,
-        per_row,
-        count=count,
-        launches=0,
-        eager_launches=0,
-        split=split,
-        is_copy=is_copy,
-    )
-    return latent, text

@@ -14,7 +14,8 @@ from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Workload
 from perfmodel.stages import text_encoder, vae
 from perfmodel.stages.base import Component, Traits
-from perfmodel.stages.joint import MODULATED_NORM_BYTES, MODULATED_NORM_LAUNCHES, Sizes
+from perfmodel.stages.joint import MODULATED_NORM_BYTES, MODULATED_NORM_LAUNCHES
+from perfmodel.stages.joint_rows import Sizes
 from perfmodel.stages.layers import READ_WRITE, elements, linear, rounding, traffic
 from perfmodel.stages.requests import Request, resolve, round_frames, round_size, rounded_frames
 from perfmodel.stages.schedule import forwards

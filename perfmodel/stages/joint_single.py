@@ -21,13 +21,11 @@ from perfmodel.stages.joint import (
     MODULATED_NORM_LAUNCHES,
     RMS_LAUNCHES,
     SINGLE_MODULATION,
-    Sizes,
     Style,
-    joined_linear,
-    joined_traffic,
     joint_attention,
     modulation,
 )
+from perfmodel.stages.joint_rows import Sizes, joined_linear, joined_traffic
 from perfmodel.stages.layers import BF16_BYTES, READ_WRITE
 
 

@@ -13,9 +13,9 @@ from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import Chains
-from perfmodel.stages.joint import ONE, Sizes, sizes_of
 from perfmodel.stages.joint_model import grid as shape_columns
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
+from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 
 __all__ = [
     "components",

@@ -22,8 +22,9 @@ from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model, ltx2_sound, ltx2_text
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import RowCount
-from perfmodel.stages.joint import Sizes, activation, sizes_of
+from perfmodel.stages.joint import activation
 from perfmodel.stages.joint_model import embedding, vae_decode, vae_encode
+from perfmodel.stages.joint_rows import Sizes, sizes_of
 from perfmodel.stages.layers import linear
 from perfmodel.stages.ltx import MODULATE, RMS, ROPE, WIDE_RMS
 from perfmodel.stages.schedule import forwards

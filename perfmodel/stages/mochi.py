@@ -13,9 +13,10 @@ from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import RowCount
-from perfmodel.stages.joint import ONE, Sizes, Style, joint_attention, sizes_of
+from perfmodel.stages.joint import Style, joint_attention
 from perfmodel.stages.joint_model import embedding, sound_decode, vae_decode, vae_encode
 from perfmodel.stages.joint_model import grid as shape_columns
+from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import READ_WRITE, linear, traffic
 
 __all__ = [

@@ -23,16 +23,14 @@ from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.joint import (
     COMPLEX_ROPE_BYTES,
     COMPLEX_ROPE_LAUNCHES,
-    ONE,
     RMS_BYTES,
     RMS_LAUNCHES,
-    Sizes,
     Style,
     join_copies,
-    sizes_of,
     two_stream,
 )
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
+from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import READ_WRITE, scheduler_step, traffic
 
 __all__ = [
@@ -83,7 +81,7 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     spec, whole = model.transformer, _transformer(model)
     latent = joint_model.latent_elements(model, shape)
     return DenoiseWork(
-        per_forward=_forward(model, sizes_of(shape), traits),
+        per_forward=_forward(model, sizes_of(shape, traits), traits),
         per_step=scheduler_step(shape.batch * latent, guided=shape.branches > 1),
         blocks=whole.blocks,
         block_params=whole.block_params // whole.blocks,

@@ -19,21 +19,19 @@ from perfmodel.stages.joint import (
     FULL_MODULATION,
     MODULATED_NORM_BYTES,
     MODULATED_NORM_LAUNCHES,
-    ONE,
     RMS_BYTES,
     SINGLE_MODULATION,
-    Sizes,
     Stream,
     Style,
     gated_residual,
     join_copies,
     norm_and_rope,
     projections,
-    sizes_of,
     stream_start,
     two_stream,
 )
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
+from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import READ_WRITE, linear, scheduler_step, traffic
 
 __all__ = [
@@ -79,7 +77,7 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     return DenoiseWork(
         per_forward=(
             *joint_model.patch_convolution(model, shape),
-            *_forward(model, sizes_of(shape), traits),
+            *_forward(model, sizes_of(shape, traits), traits),
         ),
         per_step=scheduler_step(shape.batch * latent, guided=shape.branches > 1),
         blocks=whole.blocks,

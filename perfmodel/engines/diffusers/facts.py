@@ -31,7 +31,11 @@ WAN = ModelFacts(
     offload_modes=OFFLOADS,
 )
 JOINT = ModelFacts(
-    pipeline="DiffusionPipeline", axes=_PARALLEL, auto_pad=False, offload_modes=OFFLOADS
+    pipeline="DiffusionPipeline",
+    axes=_PARALLEL,
+    auto_pad=False,
+    text_split=True,
+    offload_modes=OFFLOADS,
 )
 PLAIN = ModelFacts(pipeline="DiffusionPipeline", offload_modes=OFFLOADS)
 

@@ -56,6 +56,7 @@ class ModelFacts:
         modulation_per_frame: modulation is projected once a frame, not for each token.
         closing_steps: steps on the clean result after the last.
         boundary_ratio: expert boundary that wins over the checkpoint's.
+        text_split: sequence parallelism divides the text of a joint attention too.
         valid_text_only: padded text is cut, or runs unmasked, in models that would mask it.
     """
 
@@ -80,6 +81,7 @@ class ModelFacts:
     boundary_ratio: float | None = None
     modulation_per_frame: bool = False
     closing_steps: int = 0
+    text_split: bool = False
     valid_text_only: bool = False
 
 

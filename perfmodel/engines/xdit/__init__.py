@@ -38,13 +38,15 @@ FACTS = Facts(
         ),
         (r"wan.*i2v", _model("xFuserWanImageToVideoPipeline")),
         (r"wan", _model("xFuserWanPipeline")),
-        (r"hunyuanvideo-?1\.5", _model("xFuserHunyuanVideo15Pipeline")),
+        (r"hunyuanvideo-?1\.5", _model("xFuserHunyuanVideo15Pipeline", text_split=True)),
         (
             r"(fast)?hunyuan",
-            _model("xFuserHunyuanVideoPipeline", _NO_GUIDANCE, valid_text_only=True),
+            _model(
+                "xFuserHunyuanVideoPipeline", _NO_GUIDANCE, valid_text_only=True, text_split=True
+            ),
         ),
-        (r"flux\.?[12]", _model("xFuserFluxPipeline", _NO_GUIDANCE)),
-        (r"qwen-image", _model("xFuserQwenImagePipeline")),
+        (r"flux\.?[12]", _model("xFuserFluxPipeline", _NO_GUIDANCE, text_split=True)),
+        (r"qwen-image", _model("xFuserQwenImagePipeline", text_split=True)),
         (r"z-image", _model("xFuserZImagePipeline")),
         (r"ltx", _model("xFuserLTX2Pipeline")),
         (r"(sd3|stable-diffusion-3)", _model("xFuserStableDiffusion3Pipeline", _RUNNER | {"tp"})),
