@@ -86,7 +86,7 @@ def calibrate(
             fitted = _fit(law, rates, records, options, salt, device.id)
             if extrapolation:
                 fitted = _with_extrapolation(fitted, rates, options, device.id)
-            problem = check_fit(law, float(str(fitted.train["mape"])), records)
+            problem = check_fit(law, float(str(fitted.train["median_ape"])), records)
             if problem is None:
                 laws.append(fitted)
         if problem is not None:

@@ -1,0 +1,261 @@
+"""The fit: it finds known parameters, is repeatable, keeps halves apart, refuses nonsense."""
+
+import csv
+import hashlib
+import json
+
+import numpy as np
+import pytest
+
+from perfmodel.calibrate.fitfile import fit_document, write_fit
+from perfmodel.calibrate.laws_fit import fit_laws
+from perfmodel.calibrate.metrics import error_summary
+from perfmodel.calibrate.priors import family_medians
+from perfmodel.calibrate.records import read_records
+from perfmodel.calibrate.report import report_lines
+from perfmodel.calibrate.run import calibrate
+from perfmodel.calibrate.split import held_out, shape_key, top_work
+from perfmodel.calibrate.study import Options, Space, from_unit, to_unit
+from perfmodel.catalog import load_device
+from perfmodel.cost import collective, gemm
+from perfmodel.cost.fits import Parameter, laws_of_fit, load_laws
+from perfmodel.cost.machine import Rates
+from perfmodel.errors import BadInput, MissingData
+from perfmodel.validate.microbench import validate_microbench
+
+DEVICE = load_device("h100-sxm")
+RATES = Rates.of(DEVICE)
+QUICK = Options(trials=12, storage=None)
+TRUE = {p.name: p.default for p in gemm.PARAMETERS} | {
+    "rate_frac": 0.7,
+    "launch_s": 5e-6,
+    "memory_frac": 0.6,
+    "throttle_frac": 0.3,
+    "host_floor_s": 1e-7,
+}
+
+
+def write_gemm(path, times, shapes, kernel="linear", name="gemm.csv"):
+    with (path / name).open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow("op dtype kernel m n k latency_us".split())
+        for (m, n, k), time in zip(shapes, times, strict=True):
+            out.writerow(["gemm", "bf16", kernel, m, n, k, f"{time * 1e6:.8g}"])
+    return [path]
+
+
+def shapes(count=300, seed=3):
+    rng = np.random.default_rng(seed)
+    sizes = np.array([256, 512, 1024, 2048, 3072, 4096, 8192, 16_384])
+    picked = {tuple(int(x) for x in rng.choice(sizes, 3)) for _ in range(count * 2)}
+    return sorted(picked)[:count]
+
+
+def true_times(picked, noise=0.0):
+    m, n, k = np.array(picked, float).T
+    times = gemm.gemm_time_s(TRUE, RATES, "bf16", m, n, k, resident=True)
+    return times * np.exp(noise * np.random.default_rng(5).normal(size=len(times)))
+
+
+@pytest.fixture
+def records(tmp_path):
+    picked = shapes()
+    return write_gemm(tmp_path, true_times(picked), picked)
+
+
+def test_known_parameters_are_found(records):
+    (fitted,) = calibrate(records, DEVICE, QUICK).laws
+    assert fitted.heldout["mape"] < 1.5
+    assert fitted.train["mape"] < 1.5
+    assert fitted.found.values["launch_s"] == pytest.approx(5e-6, rel=0.15)
+    assert fitted.found.values["memory_frac"] == pytest.approx(0.6, rel=0.1)
+
+
+def test_noise_of_the_rows_bounds_the_error(tmp_path):
+    picked = shapes()
+    write_gemm(tmp_path, true_times(picked, noise=0.05), picked)
+    (fitted,) = calibrate([tmp_path], DEVICE, QUICK, extrapolation=True).laws
+    assert 2.0 < fitted.heldout["mape"] < 6.0
+    assert fitted.extrapolation is not None
+    assert fitted.extrapolation["mape"] < 10.0
+
+
+def test_one_job_is_repeatable_to_the_bit_and_resumes(records, tmp_path):
+    def document(storage, trials=12):
+        options = Options(trials=trials, storage=storage)
+        return fit_document(calibrate(records, DEVICE, options))
+
+    journal = str(tmp_path / "study" / "journal")
+    first = document(None)
+    assert document(None) == first
+    assert document(journal) == first
+    size = (tmp_path / "study" / "journal").stat().st_size
+    assert document(journal) == first
+    grown = (tmp_path / "study" / "journal").stat().st_size
+    assert grown < 1.2 * size, "a finished study must not run its trials again"
+    more = document(journal, trials=14)
+    assert more["laws"]["gemm/bf16"]["trials"] == 14
+
+
+def test_a_shape_lies_in_one_half_whatever_its_kernel(tmp_path):
+    picked = shapes(200)
+    times = true_times(picked)
+    write_gemm(tmp_path, times, picked, name="a.csv")
+    write_gemm(tmp_path, times * 1.1, picked, kernel="other", name="b.csv")
+    (law,) = fit_laws(read_records([tmp_path]))
+    away = held_out(law)
+    by_shape = {}
+    for row in range(len(law.rows)):
+        by_shape.setdefault(shape_key(law, row), set()).add(bool(away[row]))
+    assert len(by_shape) == 200
+    assert all(len(halves) == 1 for halves in by_shape.values())
+    assert 0.1 < away.mean() < 0.3
+    assert (held_out(law, "other salt") != away).any()
+
+
+def test_kernels_get_their_rate(tmp_path):
+    picked = shapes(200)
+    times = true_times(picked)
+    write_gemm(tmp_path, times, picked, name="a.csv")
+    half = [i for i, _ in enumerate(picked) if i % 2]
+    slow = 5e-6 + (times - 5e-6) * 1.25
+    write_gemm(tmp_path, slow[half], [picked[i] for i in half], kernel="slow", name="b.csv")
+    (fitted,) = calibrate([tmp_path], DEVICE, QUICK).laws
+    assert fitted.found.kernels["linear"]["rate"] == 1.0
+    assert fitted.found.kernels["slow"]["rate"] == pytest.approx(0.8, abs=0.12)
+
+
+@pytest.mark.parametrize("factor", [1e3, 1e-3])
+def test_a_unit_slip_is_refused_with_file_and_row(tmp_path, factor):
+    picked = shapes(100)
+    write_gemm(tmp_path, true_times(picked) * factor, picked)
+    with pytest.raises(BadInput, match=r"gemm\.csv:\d+: gemm/bf16 is not fitted.*ten largest"):
+        calibrate([tmp_path], DEVICE, QUICK)
+
+
+def test_one_wrong_file_does_not_hide_among_good_ones(tmp_path):
+    picked = shapes(200)
+    times = true_times(picked)
+    write_gemm(tmp_path, times[:150], picked[:150], name="good.csv")
+    write_gemm(tmp_path, times[150:] * 1e3, picked[150:], name="slipped.csv")
+    with pytest.raises(BadInput, match="slipped.csv"):
+        calibrate([tmp_path], DEVICE, QUICK)
+
+
+def test_rows_that_follow_no_law_are_refused(tmp_path):
+    picked = shapes(100)
+    noise = np.exp(2.0 * np.random.default_rng(0).normal(size=100))
+    largest = np.argsort([m * n * k for m, n, k in picked])[-10:]
+    noise[largest] = 1.0
+    write_gemm(tmp_path, true_times(picked) * noise, picked)
+    with pytest.raises(BadInput, match="misses half of the rows it was fitted to"):
+        calibrate([tmp_path], DEVICE, QUICK)
+
+
+def test_too_few_rows_are_refused(tmp_path):
+    picked = shapes(5)
+    write_gemm(tmp_path, true_times(picked), picked)
+    with pytest.raises(BadInput, match="5 rows, a fit needs 8"):
+        calibrate([tmp_path], DEVICE, QUICK)
+
+
+def test_fit_file_holds_what_the_contract_names_and_reads_back(records, tmp_path):
+    result = calibrate(records, DEVICE, QUICK)
+    document = fit_document(result)
+    assert {"schema_version", "fit_id", "device", "laws", "records", "split", "seed", "software",
+            "created"} <= set(document)  # fmt: skip
+    law = document["laws"]["gemm/bf16"]
+    assert {"version", "parameters", "range", "train", "heldout", "kernels"} <= set(law)
+    for parameter in law["parameters"].values():
+        low, high = parameter["bounds"]
+        assert low <= parameter["value"] <= high
+    file = tmp_path / "gemm.csv"
+    assert document["records"][0]["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    read = laws_of_fit(json.loads(json.dumps(document)))["gemm/bf16"]
+    assert read.provenance == "fitted"
+    assert read.values["rate_frac"] == law["parameters"]["rate_frac"]["value"]
+    assert any("gemm/bf16" in line for line in report_lines(result, document))
+    assert all(len(line) <= 100 for line in report_lines(result, document))
+
+
+def test_an_older_law_version_is_refused_with_the_command(records):
+    document = fit_document(calibrate(records, DEVICE, QUICK))
+    document["laws"]["gemm/bf16"]["version"] = 0
+    with pytest.raises(MissingData, match="perfmodel calibrate --records DIR --device h100-sxm"):
+        laws_of_fit(document)
+
+
+def test_writing_keeps_the_older_fit(tmp_path):
+    path = tmp_path / "fits" / "x.json"
+    assert write_fit({"fit_id": "aaaa", "laws": {}}, path) is None
+    assert write_fit({"fit_id": "aaaa", "laws": {}}, path) is None
+    assert write_fit({"fit_id": "bbbb", "laws": {}}, path) == path.with_name("x.aaaa.json")
+    assert json.loads(path.read_text())["fit_id"] == "bbbb"
+    assert json.loads(path.with_name("x.aaaa.json").read_text())["fit_id"] == "aaaa"
+    (tmp_path / "notes.json").write_text("[]")
+    with pytest.raises(BadInput, match="is not a fit"):
+        write_fit({"fit_id": "c"}, tmp_path / "notes.json")
+
+
+def test_validate_scores_with_a_given_fit_and_fits_nothing(records):
+    result = calibrate(records, DEVICE, QUICK)
+    answer = validate_microbench(records, DEVICE, fit_document(result))
+    assert answer["records"] == answer["predicted"] == 300
+    assert answer["metrics"]["gemm"]["mape"] < 1.5
+    assert answer["metrics"]["gemm"]["n"] == 300
+    assert set(answer["by"]["dtype"]) == {"bf16"}
+    assert set(answer["by"]["kernel"]) == {"linear"}
+    assert answer["fit_id"] == fit_document(result)["fit_id"]
+
+
+def test_validate_skips_what_has_no_peak(tmp_path):
+    picked = shapes(20)
+    write_gemm(tmp_path, true_times(picked), picked)
+    text = (tmp_path / "gemm.csv").read_text()
+    (tmp_path / "gemm.csv").write_text(text.replace("bf16", "nvfp4"))
+    answer = validate_microbench([tmp_path], DEVICE)
+    assert answer["predicted"] == 0
+    assert "nvfp4" in answer["skipped"][0]["reason"]
+
+
+def test_error_summary_against_hand_numbers():
+    summary = error_summary(np.array([1.1, 0.8, 1.0]), np.array([1.0, 1.0, 2.0]))
+    assert summary["n"] == 3
+    assert summary["mape"] == pytest.approx((10 + 20 + 50) / 3, abs=1e-3)
+    assert summary["median_ape"] == pytest.approx(20)
+    assert summary["bias"] == pytest.approx((10 - 20 - 50) / 3, abs=1e-3)
+    assert error_summary(np.array([]), np.array([])) == {"n": 0}
+
+
+def test_unit_cube_round_trips_and_stays_in_bounds():
+    for p in (*gemm.QUANTISED_PARAMETERS, *collective.RING_PARAMETERS):
+        for x in (0.0, 0.2, 0.99, 1.0):
+            value = from_unit(p, x)
+            assert p.low - 1e-12 <= value <= p.high * (1 + 1e-9)
+            assert from_unit(p, to_unit(p, value)) == pytest.approx(value, rel=1e-6, abs=1e-12)
+    grid = Parameter("g", 1.0, 0.0, 1.0, "", grid=(0.0, 1.0))
+    assert {from_unit(grid, x) for x in np.linspace(0, 1, 20)} == {0.0, 1.0}
+    space = Space((grid,), ("a", "b"), (("b", "rate"),))
+    values, kernels = space.decode(space.encode({"g": 1.0}, {"b": {"rate": 0.5}}))
+    assert values == {"g": 1.0}
+    assert kernels["b"]["rate"] == pytest.approx(0.5)
+    assert kernels["a"]["rate"] == 1.0
+
+
+def test_top_work_is_the_top_tenth(records):
+    (law,) = fit_laws(read_records(records))
+    top = top_work(law)
+    assert 0.05 <= top.mean() <= 0.1
+    assert law.work[top].min() > law.work[~top].max()
+
+
+def test_family_medians_and_another_family_for_missing_laws(records):
+    document = fit_document(calibrate(records, DEVICE, QUICK))
+    medians = family_medians([document, document])
+    law = medians["hopper"]["gemm/bf16"]
+    assert law["devices"] == 2
+    value = document["laws"]["gemm/bf16"]["parameters"]["rate_frac"]["value"]
+    assert law["parameters"]["rate_frac"] == pytest.approx(value, rel=1e-3)
+    laws, _ = load_laws("h100-sxm", "hopper", {**document, "prior_family": "ampere"})
+    assert laws["gemm/bf16"].provenance == "fitted"
+    assert laws["attention/bf16"].origin == "family ampere"

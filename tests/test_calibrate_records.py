@@ -1,0 +1,109 @@
+"""Bad records are named by file and row; good rows are still used."""
+
+import pytest
+
+from perfmodel.calibrate.exclude import exclude
+from perfmodel.calibrate.records import read_records
+from perfmodel.errors import BadInput
+
+HEAD = "op,dtype,kernel,m,n,k,latency_us,device,software,clock_mhz"
+
+
+def folder(tmp_path, *rows, name="gemm.csv", head=HEAD):
+    (tmp_path / name).write_text("\n".join([head, *rows]) + "\n")
+    return [tmp_path]
+
+
+def row(m=4096, n=4096, k=4096, latency="250", dtype="bf16", kernel="linear"):
+    return f"gemm,{dtype},{kernel},{m},{n},{k},{latency},dev,soft,1980"
+
+
+def messages(records):
+    return [problem.message for problem in records.problems]
+
+
+def test_good_rows_become_columns_and_unknown_columns_are_ignored(tmp_path):
+    records = read_records(folder(tmp_path, row(), row(m=64, latency="12.5")))
+    rows = records.ops["gemm"]
+    assert rows["m"].tolist() == [4096, 64]
+    assert rows["latency_s"].tolist() == pytest.approx([2.5e-4, 1.25e-5])
+    assert records.problems == []
+    assert records.files[0].rows == records.seen == 2
+    assert len(records.files[0].sha256) == 64
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (row(latency="-3"), "latency_us=-3 is not above zero"),
+        (row(latency="0"), "latency_us=0 is not above zero"),
+        (row(latency="fast"), 'latency_us="fast" is not a number'),
+        (row(latency="nan"), 'latency_us="nan" is not a number'),
+        (row(m="many"), 'm="many" is not a positive whole number'),
+        (row(m="0"), 'm="0" is not a positive whole number'),
+        (row(m="1.5"), 'm="1.5" is not a positive whole number'),
+        (row(dtype=""), "dtype is empty"),
+    ],
+)
+def test_a_bad_row_is_named_and_left_out(tmp_path, bad, reason):
+    records = read_records(folder(tmp_path, row(), bad, row(m=128)))
+    assert len(records.ops["gemm"]) == 2
+    (message,) = messages(records)
+    assert reason in message
+    assert "gemm.csv:3:" in message
+
+
+def test_missing_column_leaves_the_file_out_but_not_the_others(tmp_path):
+    folder(tmp_path, row())
+    folder(tmp_path, "gemm,bf16,1,2,3", name="short.csv", head="op,dtype,m,n,k")
+    records = read_records([tmp_path])
+    assert len(records.ops["gemm"]) == 1
+    assert "short.csv: column latency_us is missing" in messages(records)[0]
+
+
+def test_unknown_operator_is_said_once(tmp_path):
+    folder(tmp_path, row(), row(m=1).replace("gemm", "fft", 1), row(m=2).replace("gemm", "fft", 1))
+    records = read_records([tmp_path])
+    assert len(messages(records)) == 1
+    assert '"fft" is unknown' in messages(records)[0]
+
+
+def test_duplicates_use_their_median_and_are_said(tmp_path):
+    records = read_records(folder(tmp_path, row(latency="1"), row(latency="2"), row(latency="9")))
+    assert records.ops["gemm"]["latency_s"].tolist() == pytest.approx([2e-6])
+    assert "same shape as line 2 (3 rows)" in messages(records)[0]
+
+
+def test_other_kernels_of_a_shape_are_not_duplicates(tmp_path):
+    records = read_records(folder(tmp_path, row(), row(kernel="cutlass")))
+    assert len(records.ops["gemm"]) == 2
+    assert records.problems == []
+
+
+def test_empty_folder_missing_folder_and_no_good_row_are_refused(tmp_path):
+    with pytest.raises(BadInput, match="no CSV file"):
+        read_records([tmp_path])
+    with pytest.raises(BadInput, match="does not exist"):
+        read_records([tmp_path / "nothing"])
+    with pytest.raises(BadInput, match="no usable row"):
+        read_records(folder(tmp_path, row(latency="-1")))
+
+
+def test_sources_merge(tmp_path):
+    first, second = tmp_path / "a", tmp_path / "b"
+    first.mkdir()
+    second.mkdir()
+    folder(first, row())
+    folder(second, row(m=128), row(m=256))
+    records = read_records([first, second])
+    assert len(records.ops["gemm"]) == 3
+    assert [f.rows for f in records.files] == [1, 2]
+
+
+def test_exclude_drops_exactly_the_named_rows(tmp_path):
+    records = read_records(folder(tmp_path, row(), row(m=128), row(m=256)))
+    assert exclude(records, ["gemm:m=128,256"]) == 2
+    assert records.ops["gemm"]["m"].tolist() == [4096]
+    for rule in ("gemm:rows=1", "fft:m=1", "gemm", "gemm:m="):
+        with pytest.raises(BadInput, match="--exclude"):
+            exclude(records, [rule])

@@ -1,0 +1,268 @@
+"""Properties that every cost law keeps, on every family with a fit and on priors."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfmodel.catalog import load_device, parse_gpus
+from perfmodel.cost import Machine, cost
+from perfmodel.errors import MissingData
+from perfmodel.ops import (
+    Attention,
+    Collective,
+    Conv,
+    Gemm,
+    HostWork,
+    Media,
+    Pointwise,
+    Transfer,
+)
+from perfmodel.topology import Topology
+
+DEVICES = ("b300-sxm", "h200-sxm", "a100-sxm-80g", "l40s", "ascend-910c-die", "mi300x")
+SIZES = np.unique(np.geomspace(1, 200_000, 400).astype(np.int64))
+
+
+@cache
+def machine(device: str, gpus: int = 8) -> Machine:
+    system = parse_gpus(f"{gpus}x{device}")
+    return Machine.build(system.device, Topology.of(system))
+
+
+def gemm(**dims):
+    return Gemm(name="g", **{"m": 4096, "n": 4096, "k": 4096, **dims})
+
+
+def attention(**dims):
+    base = {"seq_q": 4096, "seq_kv": 4096, "heads": 16, "kv_heads": 4, "head_dim": 128}
+    return Attention(name="a", **{**base, **dims})
+
+
+def conv(**dims):
+    base = {"in_channels": 96, "out_channels": 96, "kernel": (3, 3, 3), "out_t": 4}
+    return Conv(name="c", **{**base, "out_h": 240, "out_w": 416, **dims})
+
+
+def collective(op="all_reduce", **dims):
+    return Collective(name="x", op=op, **{"full_bytes": 1e7, "ranks": 4, **dims})
+
+
+def increases(times):
+    assert np.all(np.diff(times) >= -1e-9 * times[1:]), np.diff(times).min()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dim", ["m", "n", "k", "batch"])
+def test_gemm_is_monotone_in_each_dimension(device, dim):
+    increases(cost(gemm(**{dim: SIZES}), machine(device)).time_each_s)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_is_monotone_in_each_dimension(device, causal):
+    box = machine(device)
+    increases(cost(attention(seq_q=SIZES, seq_kv=SIZES, causal=causal), box).time_each_s)
+    increases(cost(attention(seq_kv=SIZES + 4096, causal=causal), box).time_each_s)
+    heads = np.arange(1, 129)
+    increases(cost(attention(heads=heads, kv_heads=heads, causal=causal), box).time_each_s)
+    increases(cost(attention(batch=heads, causal=causal), box).time_each_s)
+    if not causal:
+        increases(cost(attention(seq_q=SIZES), box).time_each_s)
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all",
+                                "broadcast", "p2p"])  # fmt: skip
+@pytest.mark.parametrize("device", DEVICES)
+def test_collectives_are_monotone_in_bytes(device, op):
+    sizes = np.geomspace(1, 1e10, 2000)
+    for ranks in (2, 4, 8):
+        increases(cost(collective(op, full_bytes=sizes, ranks=ranks), machine(device)).time_each_s)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_conv_and_traffic_are_monotone(device):
+    box = machine(device)
+    increases(cost(conv(out_h=SIZES[SIZES < 5000]), box).time_each_s)
+    increases(cost(Pointwise(name="p", bytes_moved=SIZES * 1e3), box).time_each_s)
+    increases(cost(Transfer(name="t", bytes_moved=SIZES * 1e3), box).time_each_s)
+    increases(cost(Media(name="m", pixels=SIZES * 1e3), box).time_each_s)
+
+
+@given(
+    m=st.integers(1, 300_000),
+    n=st.integers(1, 70_000),
+    k=st.integers(1, 70_000),
+    device=st.sampled_from(DEVICES),
+)
+@settings(max_examples=150, deadline=None)
+def test_gemm_never_beats_the_roofline(m, n, k, device):
+    got = cost(gemm(m=m, n=n, k=k), machine(device), sustained=False)
+    facts = load_device(device)
+    flops = 2.0 * m * n * k / facts.roof_flop_per_s("bf16")
+    traffic = 2.0 * (m * k + k * n + m * n) / facts.roof_bytes_per_s()
+    assert got.time_each_s >= max(flops, traffic) * (1 - 1e-12)
+
+
+@given(
+    seq=st.integers(1, 200_000),
+    heads=st.integers(1, 64),
+    width=st.sampled_from([64, 72, 80, 128]),
+    causal=st.booleans(),
+    device=st.sampled_from(DEVICES),
+)
+@settings(max_examples=150, deadline=None)
+def test_attention_never_beats_the_roofline(seq, heads, width, causal, device):
+    op = attention(
+        seq_q=seq, seq_kv=seq, heads=heads, kv_heads=heads, head_dim=width, causal=causal
+    )
+    got = cost(op, machine(device), sustained=False)
+    flops = 4.0 * seq * seq * heads * width / (2 if causal else 1)
+    assert got.time_each_s >= flops / load_device(device).roof_flop_per_s("bf16") * (1 - 1e-12)
+    assert got.time_each_s >= got.roof_s
+
+
+@given(
+    size=st.floats(1, 1e11),
+    ranks=st.sampled_from([2, 4, 8]),
+    op=st.sampled_from(["all_gather", "reduce_scatter", "all_to_all"]),
+    device=st.sampled_from(DEVICES),
+)
+@settings(max_examples=150, deadline=None)
+def test_bus_bandwidth_stays_below_the_link(size, ranks, op, device):
+    got = cost(collective(op, full_bytes=size, ranks=ranks), machine(device))
+    link = load_device(device).link.bytes_per_s_per_direction.value
+    assert size * (ranks - 1) / ranks / got.time_each_s <= link * (1 + 1e-12)
+
+
+def test_off_means_exactly_zero():
+    box = machine("b300-sxm")
+    off = np.array([0, 1, 0])
+    for op in (
+        gemm(count=off),
+        attention(count=off),
+        conv(count=off),
+        Pointwise(name="p", bytes_moved=1e6, count=off),
+        collective(count=off),
+        Transfer(name="t", bytes_moved=1e6, count=off),
+        Media(name="m", pixels=1e6, count=off),
+    ):
+        times = np.broadcast_to(cost(op, box).time_each_s, 3)
+        assert times[0] == times[2] == 0.0
+        assert times[1] > 0
+    one = cost(collective(ranks=np.array([1, 2])), box).time_each_s
+    assert one[0] == 0.0
+    assert one[1] > 0
+    assert cost(gemm(m=np.array([0, 5])), box).time_each_s[0] == 0.0
+
+
+def test_scalars_and_columns_agree_and_repeats_share_their_cost():
+    box = machine("h200-sxm")
+    rng = np.random.default_rng(1)
+    m = rng.choice([256, 1000, 44_160, 22_080], 5000)
+    n = rng.choice([4096, 2048, 12_288], 5000)
+    column = cost(gemm(m=m, n=n), box).time_each_s
+    for i in (0, 17, 4999):
+        one = cost(gemm(m=int(m[i]), n=int(n[i])), box).time_each_s
+        assert column[i] == pytest.approx(float(one), rel=1e-12)
+
+
+def test_all_rates_doubled_halve_the_time_without_latency():
+    box = machine("b300-sxm")
+    floors = ("launch_s", "split_s", "throttle_s", "sustain_s", "host_floor_s", "row_s")
+    laws = {
+        name: replace(
+            law,
+            values={k: (0.0 if k in ("launch_s", "split_s") else v) for k, v in law.values.items()},
+        )
+        for name, law in box.laws.items()
+    }
+    # The knees of the power limit are times: they halve with everything else.
+    fast_laws = {
+        name: replace(law, values={k: (v / 2 if k in floors else v) for k, v in law.values.items()})
+        for name, law in laws.items()
+    }
+    slow = replace(box, laws=laws)
+    fast = replace(box, laws=fast_laws, rates=box.rates.scaled(2.0))
+    for op in (gemm(m=44_160, n=12_288), attention(seq_q=44_160, seq_kv=44_672)):
+        assert cost(op, fast).time_each_s == pytest.approx(cost(op, slow).time_each_s / 2, rel=1e-9)
+
+
+def test_a_sustained_fraction_slows_the_kernel_but_not_its_launch():
+    box = machine("h200-sxm")
+    burst = float(cost(gemm(m=44_160), box, sustained=False).time_each_s)
+    slow = replace(box, terms={"sustained_frac.gemm": 0.8})
+    launch = box.laws["gemm/bf16"].values["launch_s"]
+    expected = launch + (burst - launch) / 0.8
+    assert float(cost(gemm(m=44_160), slow).time_each_s) == pytest.approx(expected, rel=1e-9)
+
+
+def test_eager_traffic_and_launches_replace_the_fused_ones():
+    box = machine("b300-sxm")
+    op = Pointwise(name="norm", bytes_moved=1e8, eager_bytes=3e8, launches=1, eager_launches=4)
+    fused = cost(op, box, compiled=True)
+    eager = cost(op, box, compiled=False)
+    assert fused.bytes_each == 1e8
+    assert eager.bytes_each == 3e8
+    assert eager.time_each_s > 2.9 * fused.time_each_s - 1e-5
+
+
+def test_large_messages_use_the_fast_protocol_and_small_ones_the_quick_start():
+    box = machine("b300-sxm")
+    sizes = np.array([1e3, 1e9])
+    small, large = cost(collective("all_gather", full_bytes=sizes), box).time_each_s
+    assert small < 2e-5
+    assert 1e9 * 0.75 / large > 0.5 * 900e9
+
+
+def test_two_ascend_ranks_share_one_link():
+    box = machine("ascend-910c-die")
+    pair = 0.5 * 1e9 / float(cost(collective("all_gather", full_bytes=1e9, ranks=2),
+                                  box).time_each_s)  # fmt: skip
+    mesh = 0.875 * 1e9 / float(cost(collective("all_gather", full_bytes=1e9, ranks=8),
+                                    box).time_each_s)  # fmt: skip
+    assert pair < 0.75 * mesh
+
+
+def test_quantised_products_carry_their_activation_pass():
+    box = machine("b300-sxm")
+    narrow = float(cost(gemm(m=32_768, n=256, k=256, dtype="fp8"), box).time_each_s)
+    assert narrow > float(cost(gemm(m=32_768, n=256, k=256), box).time_each_s)
+    wide = {"m": 32_768, "n": 16_384, "k": 16_384}
+    fast = float(cost(gemm(**wide, dtype="fp8"), box).time_each_s)
+    assert fast < float(cost(gemm(**wide), box).time_each_s)
+
+
+def test_missing_peak_is_refused_not_guessed():
+    with pytest.raises(MissingData, match="fp8"):
+        cost(gemm(dtype="fp8"), machine("a100-sxm-80g"))
+
+
+def test_host_terms_are_engine_terms():
+    box = replace(machine("b300-sxm"), terms={"image_prepare_s": 0.25})
+    assert float(cost(HostWork(name="h", term="image_prepare_s"), box).time_each_s) == 0.25
+    with pytest.raises(MissingData, match="unknown_s"):
+        cost(HostWork(name="h", term="unknown_s"), box)
+
+
+def test_provenance_and_extrapolation_are_said():
+    box = machine("b300-sxm")
+    fitted = cost(gemm(), box)
+    assert fitted.provenance == "fitted"
+    assert not np.any(fitted.extrapolated)
+    assert np.any(cost(gemm(m=10_000_000), box).extrapolated)
+    assert cost(conv(), box).provenance == "prior"
+    assert cost(gemm(), machine("mi300x")).provenance == "prior"
+    assert cost(Transfer(name="t", bytes_moved=1e9), box).bound in ("link", "host")
+
+
+def test_bound_names_what_limits():
+    box = machine("b300-sxm")
+    assert cost(gemm(m=44_160, n=12_288), box).bound == "matrix"
+    assert cost(gemm(m=64, n=51_200, k=51_200), box).bound == "memory"
+    assert cost(gemm(m=64, n=64, k=64), box).bound == "latency"
+    assert cost(attention(seq_q=44_160, seq_kv=44_160), box).bound in ("matrix", "exp")
+    assert cost(collective(full_bytes=1e9), box).bound == "link"
