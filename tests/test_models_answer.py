@@ -1,0 +1,26 @@
+"""Every image and joint-attention model answers on one to eight GPUs of three vendors."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfmodel.api import recommend
+from perfmodel.catalog import load_model, model_ids, parse_gpus
+from perfmodel.spec.workload import Workload
+
+FAMILIES = {"flux", "flux2", "qwen_image", "sd3", "z_image", "hunyuan_video", "hunyuan_video15"}
+SLUGS = [slug for slug in model_ids() if load_model(slug).family in FAMILIES]
+# HunyuanVideo 1.0 is in no registry of vLLM-Omni.
+ENGINE = {"hunyuan_video": "xdit"}
+SYSTEMS = ("1xb300", "2xa100", "4xmi300x", "8xascend-910c-die")
+
+
+@pytest.mark.parametrize("gpus", SYSTEMS)
+@pytest.mark.parametrize("slug", SLUGS)
+def test_it_answers(slug: str, gpus: str) -> None:
+    engine = ENGINE.get(load_model(slug).family, "vllm-omni")
+    answer = recommend(Workload(model=slug), parse_gpus(gpus), engine=engine)
+    assert answer.recommendations
+    best = answer.recommendations[0]
+    assert best.stages_ms is not None
+    assert 0 < (best.stages_ms.denoise or 0) < (best.latency_ms or 0)
