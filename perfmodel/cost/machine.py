@@ -256,7 +256,8 @@ class Machine:
         were fitted on the device itself, and where a limit is unknown.
         """
         base = self.laws.get(POWERED_LAWS.get(law, ""))
-        name = f"power_budget.{self.rates.family}"
+        lender = "" if base is None else base.origin.removeprefix("family ")
+        name = f"power_budget.{lender}"
         tdp_w = _value(self.device.compute.tdp_w)
         if base is None or base.provenance != "prior" or name not in self.named or not tdp_w:
             return 1.0
