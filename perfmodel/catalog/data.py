@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -245,6 +246,14 @@ def _model(path: Path) -> ModelSpec:
     return read_model(path)
 
 
+@cache
+def _imported(path: Path) -> ModelSpec:
+    # Named as text: the reader lies above the catalogue, whose shipped models it fills in from.
+    reader = import_module("perfmodel.stages.imports.directory")
+    model: ModelSpec = reader.read_directory(path).model
+    return model
+
+
 def hardware_ids() -> tuple[str, ...]:
     """Ids of all devices."""
     return tuple(entries("hardware"))
@@ -281,12 +290,16 @@ def unknown_device(name: str) -> Problem:
 
 
 def load_model(name: str) -> ModelSpec:
-    """The model called `name`: slug, alias, HF id (with or without owner), or a YAML file.
+    """The model called `name`: slug, alias, HF id (with or without owner), a file or a directory.
+
+    A directory in the diffusers format is read by `perfmodel.stages.imports`.
 
     Raises:
         BadInput: no such model (the nearest are named), or a broken file.
     """
     path = Path(name)
+    if path.is_dir() and (name.startswith((".", "/")) or (path / "model_index.json").is_file()):
+        return _imported(path.resolve())
     if path.suffix in (".yaml", ".yml") and path.is_file():
         return read_model(path)
     item = find("models", name) or find("models", name.rstrip("/").rsplit("/", 1)[-1])

@@ -1,4 +1,4 @@
-"""``perfmodel models``: the models that are known, their weights, shapes and work."""
+"""``perfmodel models``: the models that are known, their weights, shapes and work; your own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from perfmodel.spec.model import ModelSpec
     from perfmodel.spec.workload import Workload
 
-app = typer.Typer(no_args_is_help=True, help="Models: list, show one at a size and length.")
+app = typer.Typer(no_args_is_help=True, help="Models: list, show, import your own.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
@@ -54,6 +54,41 @@ def show(
         return found if json else show_page(found)
 
     _run(answer, json)
+
+
+@app.command("import")
+def import_model(
+    path: Annotated[Path, typer.Argument(help="Directory in the diffusers format (no weights).")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="File or folder; else models/ in the first PERFMODEL_PATH."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Describe a diffusers directory as a model file: dimensions read, the rest assumed."""
+    from perfmodel.report.models_page import import_page
+
+    def answer() -> Page | dict[str, Any]:
+        found = _import(path, out)
+        return found if json else import_page(found)
+
+    _run(answer, json)
+
+
+def _import(path: Path, out: Path | None) -> dict[str, Any]:
+    from perfmodel.spec.workload import Workload
+    from perfmodel.stages.imports.directory import read_directory
+    from perfmodel.stages.imports.write import write_model
+
+    imported = read_directory(path)
+    model = imported.model
+    written = write_model(model, out)
+    return {
+        **_document(model, Workload(model=model.slug)),
+        "written": str(written),
+        "template": imported.template,
+        "taken_over": list(imported.assumed),
+    }
 
 
 def _load(name: str) -> ModelSpec:

@@ -80,6 +80,24 @@ def show_page(document: Mapping[str, Any]) -> Page:
     return page
 
 
+def import_page(document: Mapping[str, Any]) -> Page:
+    """A model that was read from a directory: weights, work, and what no file said."""
+    page = Page()
+    page.paragraph(
+        f"{document['title']}, family {document['family']}: {document['slug']} written to "
+        f"{document['written']}"
+    )
+    page.blank()
+    _components(page, document["components"])
+    page.blank()
+    _work(page, document)
+    page.blank()
+    page.paragraph(f"Assumed as in {document['template']}:")
+    for note in document["taken_over"]:
+        page.paragraph(note, indent=2)
+    return page
+
+
 def _tasks(page: Page, tasks: Mapping[str, Mapping[str, Any]]) -> None:
     rows = [{"task": name, **task} for name, task in tasks.items()]
     size = [f"{row['width']}x{row['height']}" for row in rows]

@@ -73,7 +73,7 @@ def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     """One transformer a forward, scheduler and guidance a step."""
     forward = _entry(model, shape) + _after_patches(
-        model, sizes_of(shape), fused_qkv=traits.fused_qkv
+        model, sizes_of(shape, traits), fused_qkv=traits.fused_qkv
     )
     return dit.denoise_work(model, shape, forward, _transformer(model))
 

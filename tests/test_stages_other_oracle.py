@@ -1,0 +1,435 @@
+"""Families with attention to text against the diffusers classes themselves.
+
+A published transformer is built on torch's meta device with a few blocks of each kind and run under
+torch's FLOP counter at three shapes; parameters are compared at full depth.  On that device torch
+would write attention out as two batched products, so the call is intercepted and counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfmodel.catalog import load_model
+from perfmodel.ops import Op, Pointwise
+from perfmodel.shapes import Shape
+from perfmodel.spec.model import ModelSpec
+from perfmodel.spec.workload import Workload
+from perfmodel.stages import family, ltx2, ltx2_sound, ltx2_text
+from perfmodel.stages.base import Traits
+from perfmodel.stages.summary import flops_by_kind
+
+torch = pytest.importorskip("torch")
+diffusers = pytest.importorskip("diffusers")
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+TRAITS = Traits(fused_qkv=False)
+PRODUCTS = {"aten.mm", "aten.addmm", "aten.bmm"}
+KNOWN = {*PRODUCTS, "aten.convolution"}
+VIEWS = (
+    "view _unsafe_view expand permute transpose t unsqueeze squeeze slice select split unbind "
+    "detach alias as_strided split_with_sizes unfold"
+)
+MAKERS = (
+    "empty empty_like new_empty zeros ones full arange zeros_like ones_like new_zeros linspace "
+    "scalar_tensor lift_fresh _local_scalar_dense"
+)
+NO_KERNEL = frozenset((*VIEWS.split(), *MAKERS.split()))
+COUNTED = frozenset(["mm", "addmm", "bmm", "baddbmm", "convolution"])
+
+
+def tensor(*size: int, dtype: Any = None) -> Any:
+    return torch.zeros(size, device="meta", dtype=dtype or torch.bfloat16)
+
+
+def ids(*size: int) -> Any:
+    return torch.zeros(size, device="meta", dtype=torch.int64)
+
+
+def table(*size: int) -> Any:
+    return (tensor(*size, dtype=torch.float32),) * 2
+
+
+def grid(shape: Shape) -> tuple[int, int, int]:
+    return shape.latent_frames, shape.latent_height, shape.latent_width
+
+
+def pixart(shape: Shape, model: ModelSpec) -> dict[str, Any]:
+    sized = model.transformer.size_conditions
+    sizes = {"resolution": tensor(1, 2), "aspect_ratio": tensor(1, 1)}
+    return dict(
+        hidden_states=tensor(1, 4, *grid(shape)[1:]),
+        encoder_hidden_states=tensor(1, shape.text_tokens, 4096),
+        timestep=ids(1),
+        added_cond_kwargs=sizes if sized else dict.fromkeys(sizes),
+    )
+
+
+def hunyuan_dit(shape: Shape, model: ModelSpec) -> dict[str, Any]:
+    return dict(
+        hidden_states=tensor(1, 4, *grid(shape)[1:]),
+        timestep=tensor(1),
+        encoder_hidden_states=tensor(1, 77, 1024),
+        text_embedding_mask=tensor(1, 77),
+        encoder_hidden_states_t5=tensor(1, 256, 2048),
+        text_embedding_mask_t5=tensor(1, 256),
+        image_rotary_emb=table(shape.tokens, 88),
+    )
+
+
+def ltx(shape: Shape, model: ModelSpec) -> dict[str, Any]:
+    frames, height, width = grid(shape)
+    return dict(
+        hidden_states=tensor(1, shape.tokens, 128),
+        encoder_hidden_states=tensor(1, shape.text_tokens, 4096),
+        timestep=ids(1),
+        encoder_attention_mask=tensor(1, shape.text_tokens),
+        num_frames=frames,
+        height=height,
+        width=width,
+        rope_interpolation_scale=(1, 1, 1),
+    )
+
+
+def ltx_two(shape: Shape, model: ModelSpec) -> dict[str, Any]:
+    frames, height, width = grid(shape)
+    sound, text = ltx2.sound_tokens(model, shape), shape.text_tokens
+    return dict(
+        hidden_states=tensor(1, shape.tokens, 128),
+        audio_hidden_states=tensor(1, sound, 128),
+        encoder_hidden_states=tensor(1, text, 3840),
+        audio_encoder_hidden_states=tensor(1, text, 3840),
+        timestep=ids(1),
+        encoder_attention_mask=tensor(1, text),
+        audio_encoder_attention_mask=tensor(1, text),
+        num_frames=frames,
+        height=height,
+        width=width,
+        fps=24.0,
+        audio_num_frames=sound,
+    )
+
+
+def cogvideo(shape: Shape, model: ModelSpec) -> dict[str, Any]:
+    frames, height, width = grid(shape)
+    return dict(
+        hidden_states=tensor(1, frames, 16, height, width),
+        encoder_hidden_states=tensor(1, shape.text_tokens, 4096),
+        timestep=ids(1),
+        image_rotary_emb=table(shape.tokens, 64) if model.transformer.rotary else None,
+    )
+
+
+def cosmos(shape: Shape, model: ModelSpec) -> dict[str, Any]:
+    spec, size = model.transformer, grid(shape)
+    states = spec.raw_text_width or 1024
+    video = model.tasks[shape.task].per_token_timestep
+    return dict(
+        hidden_states=tensor(1, 16, *size),
+        timestep=tensor(1, 1, size[0], 1, 1) if video else tensor(1),
+        encoder_hidden_states=tensor(1, shape.text_tokens, states),
+        condition_mask=tensor(1, 1, *size) if video else None,
+        padding_mask=tensor(1, 1, shape.height, shape.width),
+        fps=16,
+    )
+
+
+def mochi(shape: Shape, model: ModelSpec) -> dict[str, Any]:
+    return dict(
+        hidden_states=tensor(1, 12, *grid(shape)),
+        encoder_hidden_states=tensor(1, shape.text_tokens, 4096),
+        timestep=ids(1),
+        encoder_attention_mask=tensor(1, shape.text_tokens, dtype=torch.bool),
+    )
+
+
+def sana(shape: Shape, model: ModelSpec) -> dict[str, Any]:
+    channels, size = model.transformer.in_channels, grid(shape)
+    video = model.vae.temporal_ratio > 1
+    return dict(
+        hidden_states=tensor(1, channels, *(size if video else size[1:])),
+        encoder_hidden_states=tensor(1, shape.text_tokens, 2304),
+        timestep=ids(1),
+    )
+
+
+def helios(shape: Shape, model: ModelSpec) -> dict[str, Any]:
+    size = grid(shape)[1:]
+    history = {"short": 2, "mid": 2, "long": 16}
+    return dict(
+        hidden_states=tensor(1, 16, 9, *size),
+        timestep=ids(1),
+        encoder_hidden_states=tensor(1, shape.text_tokens, 4096),
+        indices_hidden_states=ids(1, 9),
+        **{f"indices_latents_history_{name}": ids(1, count) for name, count in history.items()},
+        **{f"latents_history_{name}": tensor(1, 16, n, *size) for name, n in history.items()},
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A published class: how it is configured, its inputs, the shapes to run, blocks that run."""
+
+    slug: str
+    cls: str
+    config: dict[str, Any]
+    inputs: Callable[[Shape, ModelSpec], dict[str, Any]]
+    shapes: tuple[dict[str, int], ...]
+    few: int = 2
+
+
+SQUARES = ({}, {"width": 512, "height": 768}, {"width": 2048, "height": 2048})
+CLIPS = ({"frames": 17}, {"frames": 33, "width": 640, "height": 352}, {"frames": 49})
+COSMOS = dict(text_embed_dim=1024, extra_pos_embed_type=None)
+REDUCED = dict(
+    use_crossattn_projection=True,
+    crossattn_proj_in_channels=100_352,
+    encoder_hidden_states_channels=1024,
+)
+FIVE_B = dict(num_attention_heads=48, use_rotary_positional_embeddings=True)
+TWO_FRAMES = dict(patch_size_t=2, patch_bias=False, max_text_seq_length=224)
+DIT = dict(
+    attention_head_dim=88,
+    cross_attention_dim=1024,
+    cross_attention_dim_t5=2048,
+    hidden_size=1408,
+    in_channels=4,
+    mlp_ratio=4.3637,
+    num_attention_heads=16,
+    patch_size=2,
+    sample_size=128,
+    use_style_cond_and_image_meta_size=False,
+)
+WIDE_LTX = dict(attention_head_dim=128, cross_attention_dim=4096)
+PIXART = dict(caption_channels=4096, sample_size=128)
+CASES = (
+    Case("pixart-alpha-xl-1024", "PixArtTransformer2DModel", PIXART, pixart, SQUARES),
+    Case(
+        "pixart-sigma-xl-1024",
+        "PixArtTransformer2DModel",
+        PIXART | {"use_additional_conditions": False},
+        pixart,
+        SQUARES,
+    ),
+    Case("hunyuan-dit-1.2", "HunyuanDiT2DModel", DIT, hunyuan_dit, SQUARES, 5),
+    Case("ltx-video-2b", "LTXVideoTransformer3DModel", {}, ltx, CLIPS),
+    Case("ltx-video-13b", "LTXVideoTransformer3DModel", WIDE_LTX, ltx, CLIPS),
+    Case("ltx-2", "LTX2VideoTransformer3DModel", {}, ltx_two, CLIPS),
+    Case(
+        "cogvideox-2b", "CogVideoXTransformer3DModel", {"num_attention_heads": 30}, cogvideo, CLIPS
+    ),
+    Case("cogvideox-5b", "CogVideoXTransformer3DModel", FIVE_B, cogvideo, CLIPS),
+    Case("cogvideox1.5-5b", "CogVideoXTransformer3DModel", FIVE_B | TWO_FRAMES, cogvideo, CLIPS),
+    Case(
+        "cosmos-predict2-2b-v2w",
+        "CosmosTransformer3DModel",
+        COSMOS | {"in_channels": 17, "num_attention_heads": 16},
+        cosmos,
+        CLIPS,
+    ),
+    Case(
+        "cosmos-predict2-14b-t2i",
+        "CosmosTransformer3DModel",
+        COSMOS | {"in_channels": 16, "num_attention_heads": 40},
+        cosmos,
+        SQUARES,
+    ),
+    Case(
+        "cosmos-predict2.5-2b",
+        "CosmosTransformer3DModel",
+        COSMOS | REDUCED | {"in_channels": 17, "num_attention_heads": 16},
+        cosmos,
+        CLIPS,
+    ),
+    Case(
+        "cosmos-predict2.5-14b",
+        "CosmosTransformer3DModel",
+        COSMOS | REDUCED | {"in_channels": 17, "num_attention_heads": 40},
+        cosmos,
+        CLIPS,
+    ),
+    Case("mochi-1", "MochiTransformer3DModel", {}, mochi, CLIPS, 3),
+    Case("sana-1.6b", "SanaTransformer2DModel", {}, sana, SQUARES),
+    Case("sana-video-2b", "SanaVideoTransformer3DModel", {"mlp_ratio": 3.0}, sana, CLIPS),
+    Case("helios-base", "HeliosTransformer3DModel", {}, helios, CLIPS),
+)
+NAMES = [case.slug for case in CASES]
+
+
+class Kernels(TorchDispatchMode):
+    """Bytes (inputs read plus outputs written) and number of all kernels that no FLOP counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moved, self.calls = 0.0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if name not in NO_KERNEL and name not in COUNTED:
+            self.moved += sum(map(stored_bytes, tree_leaves((args, kwargs, result))))
+            self.calls += 1
+        return result
+
+
+def stored_bytes(leaf: Any) -> int:
+    """Bytes of a tensor, dimensions that are only repeated left out."""
+    if not torch.is_tensor(leaf):
+        return 0
+    sides = [size for size, step in zip(leaf.shape, leaf.stride(), strict=True) if step]
+    return int(np.prod(sides, dtype=np.int64)) * leaf.element_size()
+
+
+class _Resize:
+    """Stands in for torchvision, which only resizes the padding mask."""
+
+    class InterpolationMode:
+        NEAREST = 0
+
+    class functional:
+        @staticmethod
+        def resize(mask: Any, size: list[int], interpolation: Any = None) -> Any:
+            return tensor(*mask.shape[:2], *size)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """FLOP of every attention call; helpers that the meta device lacks are stood in for."""
+    from diffusers.models.transformers import transformer_cosmos
+
+    found: list[float] = []
+
+    def attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        batch, heads, rows, width = query.shape
+        found.append(4.0 * batch * heads * rows * key.shape[2] * width)
+        return query.new_empty((*query.shape[:-1], value.shape[-1]))
+
+    @contextlib.contextmanager
+    def autocast(*args: Any, **kwargs: Any) -> Iterator[None]:
+        yield
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
+    monkeypatch.setattr(torch, "autocast", autocast)
+    monkeypatch.setattr(torch, "nonzero", lambda mask, **kwargs: ids(mask.numel(), 1))
+    monkeypatch.setattr(transformer_cosmos, "transforms", _Resize, raising=False)
+    return found
+
+
+@cache
+def module(slug: str, layers: int) -> Any:
+    case = CASES[NAMES.index(slug)]
+    with torch.device("meta"):
+        built = getattr(diffusers, case.cls)(**case.config, num_layers=layers)
+    return built.to(torch.bfloat16).eval()
+
+
+def shallow(model: ModelSpec, layers: int) -> ModelSpec:
+    dims = model.transformer.model_copy(update={"layers": layers})
+    return model.model_copy(update={"transformer": dims})
+
+
+def eager(ops: tuple[Op, ...]) -> tuple[float, float]:
+    moved = launched = 0.0
+    for op in ops:
+        if isinstance(op, Pointwise):
+            each = op.bytes_moved if op.eager_bytes is None else op.eager_bytes
+            launches = op.launches if op.eager_launches is None else op.eager_launches
+            moved += float(np.sum(np.asarray(each) * op.count))
+            launched += launches * float(np.max(op.count))
+    return moved, launched
+
+
+def run(built: Any, inputs: dict[str, Any], calls: list[float]) -> tuple[dict[str, float], Kernels]:
+    kernels = Kernels()
+    calls.clear()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter, kernels:
+        built(**inputs, return_dict=False)
+    found = {str(op): count for op, count in counter.get_flop_counts()["Global"].items()}
+    assert set(found) <= KNOWN
+    assert set(found) & PRODUCTS
+    gemm = sum(count for op, count in found.items() if op in PRODUCTS)
+    conv = found.get("aten.convolution", 0)
+    return {"gemm": gemm, "attention": sum(calls), "conv": conv}, kernels
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("slug", NAMES)
+def test_a_forward_does_the_work_of_the_class(slug: str, place: int, calls: list[float]) -> None:
+    case = CASES[NAMES.index(slug)]
+    model = shallow(load_model(slug), case.few)
+    shape = family(model).shape(model, Workload(**case.shapes[place]), TRAITS)
+    ran, _ = run(module(slug, case.few), case.inputs(shape, model), calls)
+    mine = flops_by_kind(family(model).denoise(model, shape, TRAITS).per_forward)
+    if model.family == "sana":
+        # 1x1 convolutions are written as products here.
+        for work in (mine, ran):
+            work["gemm"] += work.pop("conv")
+    assert mine == pytest.approx(ran, rel=3e-6)
+
+
+@pytest.mark.parametrize("slug", NAMES)
+def test_eager_kernels_of_a_block_are_those_of_the_class(slug: str, calls: list[float]) -> None:
+    case = CASES[NAMES.index(slug)]
+    totals = []
+    for layers in (case.few, case.few + 2):
+        model = shallow(load_model(slug), layers)
+        shape = family(model).shape(model, Workload(**case.shapes[0]), TRAITS)
+        _, kernels = run(module(slug, layers), case.inputs(shape, model), calls)
+        mine = eager(family(model).denoise(model, shape, TRAITS).per_forward)
+        totals.append((*mine, kernels.moved, float(kernels.calls)))
+    moved, launched, published_bytes, published_calls = np.subtract(totals[1], totals[0])
+    assert moved == pytest.approx(published_bytes, rel=0.10)
+    assert launched == pytest.approx(published_calls, rel=0.15)
+
+
+@pytest.mark.parametrize("slug", NAMES)
+def test_parameters_equal_those_of_the_class(slug: str) -> None:
+    model = load_model(slug)
+    spec = model.transformer
+    found = {part.name: part for part in family(model).components(model)}["transformer"]
+    published = sum(p.numel() for p in module(slug, spec.layers).parameters())
+    assert found.params == published
+    assert found.block_params < found.params
+    assert found.tp_params <= found.block_params
+
+
+@pytest.mark.parametrize("tokens", [256, 512, 1024])
+def test_connectors_of_ltx_2_do_the_work_of_the_class(tokens: int, calls: list[float]) -> None:
+    from diffusers.pipelines.ltx2.connectors import LTX2TextConnectors
+
+    model = load_model("ltx-2")
+    with torch.device("meta"):
+        built = LTX2TextConnectors().to(torch.bfloat16).eval()
+    calls.clear()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        built(tensor(1, tokens, 3840, 49), ids(1, tokens))
+    mine = flops_by_kind(ltx2_text.connect(model, tokens, 1))
+    assert mine["gemm"] == pytest.approx(counter.get_total_flops(), rel=1e-6)
+    assert mine["attention"] == pytest.approx(sum(calls), rel=1e-6)
+    assert ltx2_text.component(model).params == sum(p.numel() for p in built.parameters())
+
+
+@pytest.mark.parametrize("frames", [26, 126, 251])
+def test_sound_of_ltx_2_takes_the_work_of_the_classes(frames: int) -> None:
+    from diffusers import AutoencoderKLLTX2Audio
+    from diffusers.pipelines.ltx2.vocoder import LTX2Vocoder
+
+    with torch.device("meta"):
+        sound = AutoencoderKLLTX2Audio().to(torch.bfloat16).eval()
+        vocoder = LTX2Vocoder().to(torch.bfloat16).eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        sound.decode(tensor(1, 8, frames, 16))
+        vocoder(tensor(1, 2, ltx2_sound.mel_frames(frames), 64))
+    mine = flops_by_kind(ltx2_sound.decode(frames, 1))
+    assert mine["conv"] == pytest.approx(counter.get_total_flops(), rel=1e-6)
+    parts = {part.name: part.params for part in ltx2_sound.components()}
+    assert parts["audio_vae"] == sum(p.numel() for p in sound.parameters())
+    assert parts["vocoder"] == sum(p.numel() for p in vocoder.parameters())
