@@ -219,7 +219,7 @@ CASES = (
         pixart,
         SQUARES,
     ),
-    Case("hunyuan-dit-1.2", "HunyuanDiT2DModel", DIT, hunyuan_dit, SQUARES, 5),
+    Case("hunyuan-dit-1.2", "HunyuanDiT2DModel", DIT, hunyuan_dit, SQUARES, 4),
     Case("ltx-video-2b", "LTXVideoTransformer3DModel", {}, ltx, CLIPS),
     Case("ltx-video-13b", "LTXVideoTransformer3DModel", WIDE_LTX, ltx, CLIPS),
     Case("ltx-2", "LTX2VideoTransformer3DModel", {}, ltx_two, CLIPS),

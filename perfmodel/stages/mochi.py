@@ -38,6 +38,7 @@ HEAD_BYTES, HEAD_LAUNCHES = 90.0, 14
 JOIN_BYTES, JOIN_LAUNCHES = 20.0, 6
 RESIDUAL_BYTES = 6.0
 POOL_HEADS = 8
+AXES = 3
 VECTORS = 4
 """Scale and gate, for attention and feed-forward."""
 
@@ -73,14 +74,13 @@ def _text_ffn(spec: TransformerSpec) -> int:
 def _transformer(model: ModelSpec) -> Component:
     spec, hidden = model.transformer, model.transformer.hidden
     patches = spec.patch_width_in * hidden + hidden
-    frequencies = 3 * spec.q_width // 2
-    plain = ("q, k, v projection", "output", "feed-forward")
+    plain = ("rotary angles", "q, k, v projection", "output", "feed-forward")
     return joint_model.weights(
         model,
         _after_patches(model, ONE, fused_qkv=False),
         bias=lambda op: not op.name.endswith(plain) or op.name.endswith("attention output"),
         in_blocks=spec.layers * 4 * spec.head_dim,
-        elsewhere=patches + frequencies,
+        elsewhere=patches,
     )
 
 
@@ -88,6 +88,8 @@ def _after_patches(model: ModelSpec, sizes: Sizes, *, fused_qkv: bool) -> tuple[
     spec, hidden = model.transformer, model.transformer.hidden
     return (
         *_conditions(spec, sizes),
+        # Learned frequencies of every head, times the position in time, height and width.
+        embedding("rotary angles", sizes.latent_rows, (spec.q_width // 2, AXES)),
         *_blocks(spec, sizes, fused_qkv=fused_qkv),
         embedding("final modulation", sizes.vector_rows, (2 * hidden, hidden)),
         *dit.output(spec, sizes, (12.0, 5)),

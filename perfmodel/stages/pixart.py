@@ -30,7 +30,7 @@ __all__ = [
 
 # LayerNorm 4, product 4, sum 4; a copy and a division behind each attention; residual 6.
 CHAINS = Chains(
-    start=(12.0, 6), layout=(8.0, 2), middle=(10.0, 2), cross_end=(18.0, 7), end=(10.0, 2)
+    start=(12.0, 5), layout=(8.0, 2), middle=(10.0, 2), cross_end=(18.0, 5), end=(10.0, 2)
 )
 SIZE_INPUTS = (("resolution", 2), ("aspect ratio", 1))
 """Numbers that are embedded beside the timestep, each in a third of the width."""
