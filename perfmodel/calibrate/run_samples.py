@@ -34,8 +34,12 @@ PARTS = (
     "wait",
     "launches",
     "forwards",
+    "fixed",
 )
-VAE_PARTS = ("conv", "pointwise", "copy", "attention", "collective", "launches")
+VAE_PARTS = ("conv", "pointwise", "copy", "attention", "collective", "launches", "fixed")
+RECOMPOSED = ("host gaps", "HSDP hooks")
+"""Lines that are composed again from launches and hooks."""
+
 STAGE_TARGETS = ("denoise", "denoise_per_step", "vae_decode", "vae_encode")
 
 
@@ -84,9 +88,7 @@ def samples(records: Iterable[RunRecord]) -> list[Sample]:
 
 def _sample(record: RunRecord) -> Sample:
     asked = question(record)
-    session = open_session(
-        asked.workload, asked.system, engine=asked.engine, options=asked.options
-    )
+    session = open_session(asked.workload, asked.system, engine=asked.engine, options=asked.options)
     evaluation = evaluate(session.job, Layouts.of([asked.parallel]))
     return Sample(
         record=record,
@@ -113,7 +115,9 @@ def _targets(record: RunRecord) -> dict[str, float]:
         keys = [key for key in keys if key != "denoise"]
         whole = None
     chosen = [*keys, *([whole] if whole else [])]
-    return {key: record.measured_ms[key] / MS_PER_S for key in chosen if record.measured_ms[key] > 0}
+    return {
+        key: record.measured_ms[key] / MS_PER_S for key in chosen if record.measured_ms[key] > 0
+    }
 
 
 def _parts(stage: Stage, names: Sequence[str]) -> dict[str, float]:
@@ -122,6 +126,8 @@ def _parts(stage: Stage, names: Sequence[str]) -> dict[str, float]:
     for line in stage.lines:
         if line.kind in sums:
             sums[line.kind] += float(line.total_s[case])
+        elif line.kind != "wait" and line.name not in RECOMPOSED:
+            sums["fixed"] += float(line.total_s[case])
         if line.kind in DEVICE_KINDS:
             sums["launches"] += float(line.launches[case])
     return sums
@@ -138,7 +144,5 @@ def _denoise_parts(evaluation: Evaluation, session: Session) -> dict[str, float]
         if line.kind == "collective":
             sums["launches"] += float(line.launches[case])
     sums["wait"] = float(stage.part_s(("wait",))[0]) / max(machine.term("rank_skew_frac"), 1e-9)
-    sums["forwards"] = float(
-        forwards_of_a_rank(session.job.shape, evaluation.layouts)[0]
-    )
+    sums["forwards"] = float(forwards_of_a_rank(session.job.shape, evaluation.layouts)[0])
     return sums

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,30 +15,129 @@ from perfmodel.errors import BadInput, Problem
 if TYPE_CHECKING:
     from perfmodel.spec.hardware import Device
 
-READS = "folders or files of microbenchmark CSV (with --device)"
+READS = "run records (JSONL), or folders and files of microbenchmark CSV (with --device)"
 
 
 def command(
-    records: Annotated[list[Path], typer.Argument(help=READS, metavar="RECORDS...")],
+    records: Annotated[
+        list[Path] | None,
+        typer.Argument(help=f"{READS}; default: the shipped runs", metavar="[RECORDS]..."),
+    ] = None,
     device: Annotated[
         str | None, typer.Option("--device", help="microbenchmarks: the device they were taken on")
     ] = None,
     fit: Annotated[
         Path | None, typer.Option("--fit", help="fit file; default: the shipped one")
     ] = None,
+    include_doubtful: Annotated[
+        bool, typer.Option("--include-doubtful", help="runs: score doubtful rows too")
+    ] = False,
+    in_fit: Annotated[
+        bool | None,
+        typer.Option("--in-fit/--outside-fit", help="runs: only rows inside or outside every fit"),
+    ] = None,
+    fail_above: Annotated[
+        list[str] | None,
+        typer.Option("--fail-above", help="METRIC=PERCENT: exit 5 when the mean error is larger"),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="runs: scatter plot as PNG (extra: plot)")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="write the answer to a file")] = None,
 ) -> None:
     """Score predictions against measured records; never fits anything."""
-    if not all(_is_microbench(path) for path in records):
-        unread = [path for path in records if not _is_microbench(path)]
+    paths = records or list(shipped_runs())
+    if paths and all(path.suffix in (".jsonl", ".json") for path in paths):
+        raise typer.Exit(
+            _runs(paths, include_doubtful, in_fit, _limits(fail_above or []), plot, as_json, out)
+        )
+    if not all(_is_microbench(path) for path in paths):
+        unread = [path for path in paths if not _is_microbench(path)]
         raise BadInput(*(_unread(path) for path in unread))
     from perfmodel.validate.microbench import table_lines, validate_microbench
 
-    answer = validate_microbench(records, _device(device), _fit(fit))
+    answer = validate_microbench(paths, _device(device), _fit(fit))
     warn(Problem("records", s["reason"], severity="warning") for s in answer["skipped"])
     text = json.dumps(answer, indent=1) if as_json else "\n".join(table_lines(answer))
     put(text + "\n", out)
+
+
+def shipped_runs() -> tuple[Path, ...]:
+    """Run records of the data folders."""
+    from perfmodel.catalog import data_files
+
+    return data_files("calibration/runs/*.jsonl")
+
+
+def _runs(
+    paths: list[Path],
+    include_doubtful: bool,
+    in_fit: bool | None,
+    limits: dict[str, float],
+    plot: Path | None,
+    as_json: bool,
+    out: Path | None,
+) -> int:
+    from perfmodel.report.tables import render_text
+    from perfmodel.report.validate_page import validate_page
+    from perfmodel.validate.runs import fitted_ids, validate_runs
+
+    answer = validate_runs(
+        paths,
+        include_doubtful=include_doubtful,
+        fit_ids=fitted_ids(),
+        in_fit=in_fit,
+        progress=_progress,
+    )
+    warn(Problem("record", row, severity="warning") for row in answer.bad_rows)
+    if plot is not None:
+        from perfmodel.validate.plot import scatter
+
+        scatter(answer, plot)
+    text = answer.model_dump_json() + "\n" if as_json else render_text(validate_page(answer))
+    put(text, out)
+    missed = [
+        f"{name} {answer.metrics[name].mape:.1f} % above {limit:g} %"
+        for name, limit in limits.items()
+        if name in answer.metrics and answer.metrics[name].mape > limit
+    ]
+    warn(Problem("fail-above", line, field="--fail-above") for line in missed)
+    return LIMIT_MISSED if missed else 0
+
+
+LIMIT_MISSED = 5
+REQUEST = "request"
+
+
+def _limits(texts: list[str]) -> dict[str, float]:
+    """``request=10`` as {metric: percent}."""
+    from perfmodel.validate.runs import METRICS
+
+    limits: dict[str, float] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        metric = "e2e" if name == REQUEST else name
+        try:
+            limits[metric] = float(value)
+        except ValueError:
+            metric = ""
+        if metric not in METRICS:
+            raise BadInput(
+                Problem(
+                    "fail-above",
+                    f'--fail-above "{text}" is not METRIC=PERCENT; metrics: request, '
+                    f"{', '.join(METRICS[1:])}; try --fail-above request=10",
+                    field="--fail-above",
+                    value=text,
+                )
+            )
+    return limits
+
+
+def _progress(done: int, whole: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{done} of {whole} records", end="" if done < whole else "\n", file=sys.stderr)
 
 
 def _is_microbench(path: Path) -> bool:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from perfmodel import catalog
+from perfmodel.engines import engine_names
 from perfmodel.report.validate_answer import RecordDetail, Skipped, ValidateAnswer
 from perfmodel.spec.record import END_TO_END_KEYS, RunRecord, read_records
 from perfmodel.units import PERCENT
@@ -16,6 +18,7 @@ from perfmodel.validate.scores import errors, grouped
 from perfmodel.validate.sweeps import sweep_rows
 
 STAGE_METRICS = ("denoise", "denoise_per_step", "vae_decode", "vae_encode", "text_encode")
+METRICS = ("e2e", *STAGE_METRICS, "peak_memory")
 GROUPS = ("gpu", "model", "engine", "num_gpus")
 
 
@@ -54,9 +57,7 @@ def validate_runs(
         skipped=tuple(skipped),
         bad_rows=tuple(problem.message for problem in bad),
         metrics={
-            name: found
-            for name in ("e2e", *STAGE_METRICS, "peak_memory")
-            if (found := errors(_pairs(scored, name))) is not None
+            name: found for name in METRICS if (found := errors(_pairs(scored, name))) is not None
         },
         by=grouped(_labelled(scored), GROUPS),
         sweeps=tuple(sweeps),
@@ -65,6 +66,15 @@ def validate_runs(
         interval_halfwidth_median_pct=float(np.median(halfwidths)) if halfwidths else None,
         records_detail=tuple(_detail(one, fit_ids) for one in predicted),
     )
+
+
+def fitted_ids() -> frozenset[str]:
+    """Ids of the runs that some engine term was fitted to."""
+    ids: set[str] = set()
+    for engine in engine_names():
+        for entry in (catalog.load_terms(engine).get("terms") or {}).values():
+            ids |= set(entry.get("records", ()))
+    return frozenset(ids)
 
 
 def _scope(include_doubtful: bool, in_fit: bool | None) -> str:
