@@ -205,6 +205,38 @@ VERIFY = (
     Flag("include-doubtful", "also learn from records that are marked doubtful", "switch"),
     Flag("study", "where what was learnt is kept; none keeps nothing", metavar="FILE"),
 )
+HERE = (
+    Flag("live", "build the pick's blocks in torch on the devices here and time them", "switch"),
+    Flag(
+        "serve",
+        "run a plan here: start its engine, benchmark, stop it",
+        metavar="DIR",
+        example="sweep/",
+    ),
+    Flag("runs", "with --serve: letters of the plan; default: all without a result", metavar="A,B"),
+    Flag(
+        "ready",
+        "with --serve: minutes that a server may take to get ready",
+        metavar="MIN",
+        default="30",
+        example="30",
+    ),
+    Flag("device", "with --live: cuda, npu or cpu; default: the first there is", metavar="KIND"),
+    Flag("ranks", "with --live: processes; default: as --parallel says", metavar="N", example="2"),
+    Flag(
+        "scale",
+        "with --live: divides sides, heads and widths; default: 1, on a CPU 8",
+        metavar="N",
+        example="8",
+    ),
+    Flag("threads", "with --live: CPU threads of a process", metavar="N", default="1", example="1"),
+    Flag(
+        "records",
+        "with --live: folder of the measured rows, which a second start goes on with",
+        metavar="DIR",
+        default="live",
+    ),
+)
 FILES = (
     Flag(
         "files",
@@ -242,6 +274,7 @@ ALL = (
     *VARY,
     *PLAN,
     *VERIFY,
+    *HERE,
     *FILES,
     *REJECTED,
     *COMMANDS,

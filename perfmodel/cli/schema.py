@@ -17,13 +17,14 @@ HOMES = {
     "compare": "perfmodel.report.answer:CompareAnswer",
     "plan": "perfmodel.report.plan_answer:PlanAnswer",
     "verify": "perfmodel.report.verify_answer:VerifyAnswer",
+    "live": "perfmodel.report.live_answer:LiveAnswer",
     "validate": "perfmodel.report.validate_answer:ValidateAnswer",
     "workload": "perfmodel.spec.workload:Workload",
     "options": "perfmodel.spec.workload:Options",
     "hardware": "perfmodel.spec.hardware:Device",
     "model": "perfmodel.spec.model:ModelSpec",
 }
-ANSWERS = ("recommend", "predict", "compare", "plan", "verify", "validate")
+ANSWERS = ("recommend", "predict", "compare", "plan", "verify", "live", "validate")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 

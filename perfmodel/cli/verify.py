@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.cli.command import flag_command
-from perfmodel.cli.flags import BY_KEY, COMMANDS, OUTPUT, PLAN, SEARCH, VERIFY, WORK
+from perfmodel.cli.flags import (
+    BY_KEY,
+    COMMANDS,
+    HERE,
+    OUTPUT,
+    PARALLEL,
+    PLAN,
+    SEARCH,
+    VERIFY,
+    WORK,
+)
 from perfmodel.cli.given import Given, Value
 from perfmodel.errors import BadInput, Problem
 
@@ -32,19 +42,47 @@ def _kind() -> type[Document]:
     return VerifyAnswer
 
 
-@flag_command(*WORK, *CHOICE, *VERIFY, *COMMANDS, *OUTPUT, kind=_kind)
+@flag_command(*WORK, *CHOICE, *PARALLEL, *VERIFY, *HERE, *COMMANDS, *OUTPUT, kind=_kind)
 def command(given: Given) -> int:
     """Predicted against measured by stage, whether the pick held, and the ranking with both.
 
     Example: perfmodel verify --from sweep/results.jsonl
     """
-    chosen = [name for name in WAYS if given.many(name) or given.on(name)]
+    chosen = [name for name in WAYS if given.values.get(name)]
     if len(chosen) != 1:
         flags = " or ".join(f"--{BY_KEY[name].name}" for name in WAYS)
         what = "nothing is verified" if not chosen else "one way at a time"
         message = f"{what}; give {flags}; try --from sweep/results.jsonl"
         raise BadInput(Problem("verify", message, "--from"))
+    _refuse_foreign(given, chosen[0])
     return WAYS[chosen[0]](given)
+
+
+ONLY = {
+    "live": ("parallel", *(flag.key for flag in HERE if "--live" in flag.help)),
+    "serve": tuple(flag.key for flag in HERE if "--serve" in flag.help),
+}
+"""Flags that mean something to one way alone."""
+
+
+def _refuse_foreign(given: Given, way: str) -> None:
+    """No flag is ignored in silence."""
+    found = [
+        Problem(
+            "verify",
+            f"--{BY_KEY[key].name} belongs to --{BY_KEY[other].name}; leave it out",
+            f"--{BY_KEY[key].name}",
+            str(given.values[key]),
+        )
+        for other, keys in ONLY.items()
+        for key in keys
+        if other != way and given.values.get(key)
+    ]
+    if given.launch:
+        message = "verify takes no launch command after --; give --parallel an id"
+        found.append(Problem("usage", message, "--", " ".join(given.launch)))
+    if found:
+        raise BadInput(*found)
 
 
 def from_results(given: Given) -> int:
@@ -80,7 +118,25 @@ def from_results(given: Given) -> int:
     return emit(answer, target, time.perf_counter() - started)
 
 
-WAYS: dict[str, Callable[[Given], int]] = {"from_": from_results}
+def from_devices(given: Given) -> int:
+    """``--live``: blocks of the pick on the devices here."""
+    from perfmodel.cli.verify_here import live
+
+    return live(given)
+
+
+def from_engine(given: Given) -> int:
+    """``--serve DIR``: the runs of a plan with the engine here, then as ``--from``."""
+    from perfmodel.cli.verify_here import serve
+
+    return from_results(given.with_values({"from_": (str(serve(given)),)}))
+
+
+WAYS: dict[str, Callable[[Given], int]] = {
+    "from_": from_results,
+    "live": from_devices,
+    "serve": from_engine,
+}
 """Ways to verify, by the flag that asks for each."""
 
 

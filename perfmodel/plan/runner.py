@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -222,8 +223,13 @@ def claim(folder: Path) -> bool:
     return True
 
 
-def run(folder: Path) -> bool:
+Measure = Callable[[Path, dict[str, Any]], dict[str, Any]]
+
+
+def run(folder: Path, measuring: Measure = measure) -> bool:
     """Run one folder unless it is done; its record is written whatever happens.
+
+    `measuring` turns the folder and its job into a record.
 
     Returns:
         Whether there is a measurement.
@@ -240,7 +246,7 @@ def run(folder: Path) -> bool:
     print(f"{folder.name}: starts, about {job.get('minutes', 0):.0f} minutes", flush=True)
     begun = time.monotonic()
     try:
-        record = measure(folder, job)
+        record = measuring(folder, job)
     except (RunFailed, OSError, ValueError) as error:
         record = {"measured_ms": {}, "error": str(error)}
     finally:

@@ -50,6 +50,7 @@ _LATER_COLUMNS = (
 LATER_PAGES = {
     "PlanAnswer": "perfmodel.report.plan_page:plan_page",
     "VerifyAnswer": "perfmodel.report.verify_page:verify_page",
+    "LiveAnswer": "perfmodel.report.live_page:live_page",
 }
 """Pages of answers that `recommend` need not load."""
 
