@@ -17,6 +17,7 @@ from perfmodel.pipeline.host import plain_stage
 from perfmodel.pipeline.lines import Column, Stage, distinct, with_lines
 from perfmodel.pipeline.offload import with_offload
 from perfmodel.pipeline.vae import VaeKind, vae_stage
+from perfmodel.placement.guidance import together
 from perfmodel.placement.precision import widened
 from perfmodel.placement.tiles import Tiling
 from perfmodel.placement.vae import VAE_BYTES, Ints64, Maps
@@ -132,7 +133,7 @@ def _denoise(job: Job, layouts: Layouts) -> Stage:
     behaviour = job.behaviour
     return denoise_stage(
         lambda case: job.family.denoise(job.model, case, behaviour.traits),
-        job.shape,
+        together(job.shape, layouts) if job.model.branches_together else job.shape,
         layouts,
         behaviour,
         behaviour.options,

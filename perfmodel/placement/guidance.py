@@ -8,6 +8,9 @@ each guided step the noise predictions are gathered and every rank takes the sch
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import cast
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,10 +22,25 @@ from perfmodel.spec.parallel import Layouts
 
 def guided_steps(shape: Shape) -> Ints:
     """Steps in which more than one branch runs."""
-    if shape.branches == 1:
-        return 0 * shape.steps
-    guided = (shape.forwards - shape.steps) // (shape.branches - 1)
-    return np.clip(guided, 0, shape.steps)
+    branches = np.asarray(shape.branches)
+    guided = (shape.forwards - shape.steps) // np.maximum(branches - 1, 1) * (branches > 1)
+    return np.asarray(np.clip(guided, 0, shape.steps), np.int64)
+
+
+def together(shape: Shape, layouts: Layouts) -> Shape:
+    """`shape` where a rank runs its branches of a step as one batch, not one after the other.
+
+    Of `b` branches over `c` ranks each takes ``ceil(b / c)``: as many times the batch, and one
+    branch for each rank.  Numbers become columns as long as `layouts`.
+    """
+    batched = branches_of_a_rank(shape, layouts)
+    ranks = ceil_div(shape.branches, batched)
+    return replace(
+        shape,
+        batch=shape.batch * batched,
+        branches=cast("int", ranks),
+        forwards=shape.forwards * ranks // shape.branches,
+    )
 
 
 def branches_of_a_rank(shape: Shape, layouts: Layouts) -> NDArray[np.int64]:

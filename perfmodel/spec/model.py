@@ -147,6 +147,7 @@ class ModelSpec(Frozen):
         frame_rounding: ``up`` to the next 4k+1, ``floor`` to ``F // 4 * 4 + 1``, or ``down`` to the
             last 4k+1 (4: the VAE's temporal ratio).
         guidance_branches: forwards of a guided step (LTX-2: four passes).
+        branches_together: the published pipeline runs the branches of a step as one batch.
         size_multiple: width and height are floored to a multiple of it.
         size_strict: tasks that refuse other sizes instead of flooring them.
         published_params: what the publisher states, as text.
@@ -166,6 +167,7 @@ class ModelSpec(Frozen):
     experts: Annotated[int, Field(ge=1, le=2)] = 1
     expert_boundary: Annotated[float, Field(gt=0, lt=1)] | None = None
     frame_rounding: Literal["up", "floor", "down"]
+    branches_together: bool = False
     guidance_branches: Annotated[int, Field(ge=1, le=8)] = 2
     size_multiple: Positive = 16
     size_strict: tuple[str, ...] = ()

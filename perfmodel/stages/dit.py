@@ -301,7 +301,7 @@ def denoise_work(
     latent = joint_model.latent_elements(model, shape)
     return DenoiseWork(
         per_forward=forward,
-        per_step=scheduler_step(shape.batch * latent, guided=shape.branches > 1),
+        per_step=scheduler_step(shape.batch * latent, guided=shape.guidance > 1),
         blocks=transformer.blocks,
         block_params=transformer.block_params // max(transformer.blocks, 1),
         row_reduces=tuple(row_reduces),

@@ -123,7 +123,7 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     return replace(
         work,
         velocity_elements=latent,
-        per_step=scheduler_step(shape.batch * latent, guided=shape.branches > 1),
+        per_step=scheduler_step(shape.batch * latent, guided=shape.guidance > 1),
         row_reduces=(
             ("q, k norm sums over tp", 3 * spec.layers, 1, True),
             ("text k norm sums over tp", spec.layers, 1, False),
