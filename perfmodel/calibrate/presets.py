@@ -24,7 +24,7 @@ from perfmodel.calibrate.cases import (
     TransferCase,
 )
 from perfmodel.ops import dtype_bytes
-from perfmodel.units import KIB, MIB
+from perfmodel.units import GIB, KIB, MIB
 
 Preset = Literal["quick", "full"]
 Scale = Literal["cpu", "accelerator"]
@@ -222,7 +222,7 @@ def collective_case(
 
 def collective_cases(preset: Preset, scale: Scale, ranks: Sequence[int]) -> list[Case]:
     """Message sizes in powers (4 quick, 2 full) from 1 KiB to 16 MiB (cpu) or 1 GiB."""
-    top = 16 * MIB if scale == "cpu" else 1024 * MIB
+    top = 16 * MIB if scale == "cpu" else GIB
     step = 4 if preset == "quick" else 2
     sizes = [KIB]
     while sizes[-1] * step <= top:
@@ -243,7 +243,7 @@ def transfer_cases(preset: Preset, scale: Scale) -> list[Case]:
     sizes = [64 * KIB, 256 * KIB, MIB, 2 * MIB, 4 * MIB, 16 * MIB, 32 * MIB, 64 * MIB]
     if scale == "accelerator":
         sizes += (
-            [256 * MIB] if preset == "quick" else [128 * MIB, 256 * MIB, 522_547_200, 1024 * MIB]
+            [256 * MIB] if preset == "quick" else [128 * MIB, 256 * MIB, 522_547_200, GIB]
         )
     grid = [*product(("h2d", "d2h"), ("pinned", "pageable")), ("h2h", "pageable")]
     return [

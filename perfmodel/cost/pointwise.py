@@ -32,6 +32,17 @@ def pointwise_time_s(
     return launches * floor_s + as_float(moved_bytes) / bandwidth_bytes_per_s
 
 
+def memory_traffic(kernel_bytes: FloatArray, machine: Machine) -> FloatArray:
+    """Bytes of a kernel that reach device memory: what its neighbours leave in cache does not.
+
+    ``bytes * (1 - hit_frac / (1 + (bytes / L2)^2))``: a chain of kernels over tensors that fit the
+    last-level cache finds part of its inputs there.
+    """
+    relative = as_float(kernel_bytes) / max(machine.rates.l2_bytes, 1.0)
+    hits = machine.term("cache_hit_frac", 0.0) / (1.0 + relative**2)
+    return as_float(kernel_bytes * (1.0 - hits))
+
+
 def _fraction(op: Pointwise, machine: Machine, law: Law | None) -> tuple[float, str]:
     """Achieved bandwidth fraction of this kind of traffic and its provenance."""
     if op.strided:
@@ -52,6 +63,9 @@ def cost_pointwise(
     moved = as_float(op.eager_bytes if eager and op.eager_bytes is not None else op.bytes_moved)
     launches = op.eager_launches if eager and op.eager_launches is not None else op.launches
     law = machine.laws.get("pointwise")
+    if not op.strided:
+        kernels = np.maximum(launches, 1)
+        moved = memory_traffic(moved / kernels, machine) * kernels
     frac, provenance = _fraction(op, machine, law)
     floor_s = values_of(PARAMETERS, law)["kernel_floor_s"]
     slow = machine.sustained("pointwise") if sustained else 1.0

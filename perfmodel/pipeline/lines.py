@@ -129,6 +129,7 @@ def _traffic_lines(
     costed = cost(together, machine, compiled=True)
     time, roof = np.broadcast_to(costed.time_each_s, shape), np.broadcast_to(costed.roof_s, shape)
     codes = np.broadcast_to(costed.bound_code, shape)
+    reached = np.broadcast_to(costed.bytes_each, shape)
     slowest = time.argmax(axis=1)
     none, alone = np.zeros(size), np.ones(size, np.int64)
     return [
@@ -141,7 +142,7 @@ def _traffic_lines(
             roof_s=count[n] * roof[n],
             launches=count[n] * launches[n],
             flops=none,
-            bytes=moved[n],
+            bytes=reached[n],
             message_bytes=none,
             group_size=alone,
             axis="",
