@@ -44,10 +44,10 @@ MIDDLE_FOLD, FAR_FOLD = 2, 4
 # Modulation a token: fp32 LayerNorm 20, table and vector 24, product 12, sum 12, casts 12.
 CHAINS = Chains(
     start=(88.0, 12),
-    qk=(40.0 + 32.0, 28),
+    qk=(4.0 + 32.0, 14),
     middle=(24.0 + 20.0, 8),
-    cross_q=(40.0, 8),
-    text_k=(40.0, 8),
+    cross_q=(4.0, 1),
+    text_k=(4.0, 1),
     cross_end=(22.0 + 64.0, 12),
     end=(44.0, 6),
 )

@@ -28,15 +28,15 @@ __all__ = [
     "vae_encode",
 ]
 
-# RMS norm in fp32 without weight 30, modulation 8; over the full width with weight 36; rotary
-# embedding with tables as wide as q 60.
-RMS, MODULATE, WIDE_RMS, ROPE = 30.0, 8.0, 36.0, 60.0
+# RMS norm in fp32 without weight 30, modulation 8; over the full width with weight one fused kernel
+# of torch 4; rotary embedding with tables as wide as q 60.
+RMS, MODULATE, WIDE_RMS, ROPE = 30.0, 8.0, 4.0, 60.0
 CHAINS = Chains(
     start=(RMS + MODULATE, 14),
-    qk=(WIDE_RMS + ROPE, 28),
+    qk=(WIDE_RMS + ROPE, 20),
     middle=(10.0, 2),
-    cross_q=(WIDE_RMS, 8),
-    text_k=(WIDE_RMS, 8),
+    cross_q=(WIDE_RMS, 1),
+    text_k=(WIDE_RMS, 1),
     cross_end=(6.0 + RMS + MODULATE, 14),
     end=(10.0, 2),
 )

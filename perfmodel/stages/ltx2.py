@@ -21,7 +21,7 @@ from perfmodel.spec.model import ModelSpec, TransformerSpec
 from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model, ltx2_sound, ltx2_text
 from perfmodel.stages.base import Component, DenoiseWork, Traits
-from perfmodel.stages.dit import RowCount
+from perfmodel.stages.dit import Eager, RowCount
 from perfmodel.stages.joint import activation
 from perfmodel.stages.joint_model import embedding, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import Sizes, sizes_of
@@ -191,7 +191,7 @@ def _attend(
         role=Role.SELF if name == "video" else Role.TEXT,
     )
     return (
-        *dit.chain(f"{name} norm and modulation", rows, spec.hidden, (RMS + MODULATE, 14), count),
+        *dit.chain(f"{name} norm and modulation", rows, spec.hidden, (RMS + MODULATE, 10), count),
         linear(
             f"{name} q, k, v projection",
             rows,
@@ -203,7 +203,7 @@ def _attend(
             f"{name} q, k norm and rope",
             rows,
             2 * spec.q_width,
-            (WIDE_RMS + ROPE, 32),
+            (WIDE_RMS + ROPE, 20),
             count,
             launches=2,
             split=column,
@@ -211,7 +211,7 @@ def _attend(
         attention,
         *_output(name, rows, (spec.hidden, spec.q_width), count),
         *dit.chain(
-            f"{name} gate, residual and norm", rows, spec.hidden, (GATE + RMS, 12), count, passes=2
+            f"{name} gate, residual and norm", rows, spec.hidden, (GATE + RMS, 9), count, passes=2
         ),
     )
 
@@ -230,7 +230,7 @@ def _cross(
     spec: TransformerSpec,
     sides: tuple[RowCount, RowCount],
     widths: tuple[int, int, int],
-    eager: tuple[float, float],
+    eager: tuple[Eager, Eager],
     count: int,
 ) -> tuple[Op, ...]:
     """Products and norms of an attention between `sides`, asking and answering.
@@ -240,18 +240,18 @@ def _cross(
         spec: heads of the attention.
         sides: rows of queries, rows of keys.
         widths: of the asking stream, of the answering stream, of the attention.
-        eager: bytes an element of the norm (and rotary embedding) of queries and of keys.
+        eager: chains of the norm (and rotary embedding) of queries and of keys.
         count: blocks.
     """
     column = Split.COLUMN
     asking, answering, inner = widths
     return (
         linear(f"{name} q projection", sides[0], (inner, asking), count=count, split=column),
-        *dit.chain(f"{name} q norm", sides[0], inner, (eager[0], 8), count, split=column),
+        *dit.chain(f"{name} q norm", sides[0], inner, eager[0], count, split=column),
         linear(
             f"{name} k, v projection", sides[1], (inner, answering), count=2 * count, split=column
         ),
-        *dit.chain(f"{name} k norm", sides[1], inner, (eager[1], 8), count, split=column),
+        *dit.chain(f"{name} k norm", sides[1], inner, eager[1], count, split=column),
         *_output(name, sides[0], (asking, inner), count),
     )
 
@@ -273,9 +273,9 @@ def _read_text(
         masked=True,
     )
     sides, widths = (rows, sizes.text_rows), (spec.hidden, spec.hidden, spec.q_width)
-    residual = (6.0 + RMS, 11)
+    residual = (6.0 + RMS, 8)
     return (
-        *_cross(f"{name} text", spec, sides, widths, (WIDE_RMS, WIDE_RMS), count),
+        *_cross(f"{name} text", spec, sides, widths, ((WIDE_RMS, 1),) * 2, count),
         attention,
         *dit.chain(f"{name} text residual and norm", rows, spec.hidden, residual, count, passes=2),
     )
@@ -295,7 +295,7 @@ def _between(spec: TransformerSpec, sizes: Sizes, sound: RowCount, count: int) -
         head_dim=spec.audio_head_dim,
         role=Role.CROSS,
     )
-    rotated = (WIDE_RMS + ROPE,) * 2
+    rotated = ((WIDE_RMS + ROPE, 10),) * 2
     vectors, gate = (2 * MODULATE, 6), (GATE, 4)
     return (
         *dit.chain("video modulation between streams", video, wide, vectors, count),
@@ -311,7 +311,7 @@ def _between(spec: TransformerSpec, sizes: Sizes, sound: RowCount, count: int) -
 
 def _feed_forward(name: str, spec: TransformerSpec, rows: RowCount, count: int) -> tuple[Op, ...]:
     hidden = spec.hidden
-    norm, gate = (RMS + MODULATE, 14), (GATE, 3)
+    norm, gate = (RMS + MODULATE, 10), (GATE, 3)
     return (
         *dit.chain(f"{name} last norm and modulation", rows, hidden, norm, count),
         linear(

@@ -65,7 +65,7 @@ def connect(model: ModelSpec, tokens: Ints, runs: Ints) -> tuple[Op, ...]:
         linear("connector projection", rows, (hidden, joined), count=runs),
         linear("connector q, k, v, output", rows, (hidden, hidden), count=4 * count),
         *dit.chain("connector norms", rows, hidden, (2 * RMS + 12.0, 20), count, passes=3.0),
-        *dit.chain("connector q, k", rows, 2 * hidden, (WIDE_RMS + ROPE, 32), count),
+        *dit.chain("connector q, k", rows, 2 * hidden, (WIDE_RMS + ROPE, 22), count),
         attention,
         linear("connector feed-forward in", rows, (wide, hidden), count=count),
         traffic("connector activation", rows, (READ_WRITE * wide,) * 2, count=count),
