@@ -11,6 +11,8 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +39,7 @@ from perfmodel.verify.live.vae_slice import Slice, SliceBlock
 
 BLOCK = "transformer block"
 GRACE_S = 30
+WATCH_S = 0.5
 Tick = Callable[[str], None]
 
 
@@ -263,8 +266,16 @@ def _failure(folder: Path, ranks: int) -> Problem:
     return Problem("live-rank", f"a rank of {ranks} failed: {last}; start again to go on")
 
 
+def _end_with(parent: int) -> None:
+    """End this process when its launcher is gone: a rank would wait for others forever."""
+    while os.getppid() == parent:
+        time.sleep(WATCH_S)
+    os._exit(1)
+
+
 def main(path: Path) -> None:
     """Run one rank of a plan that `launch` wrote."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     plan: Plan = pickle.loads(path.read_bytes())
     here(plan, partial(print, flush=True), f"file://{path}.rendezvous")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import io
 import json
 import re
 import shlex
@@ -80,11 +81,7 @@ def serve(
     _refuse_missing(folders)
     with listening():
         for path in folders:
-            if runner.is_done(path):
-                say(f"{path.name}: done before")
-                continue
-            say(f"{path.name}: starts")
-            with contextlib.suppress(Interrupted):
+            with contextlib.suppress(Interrupted), contextlib.redirect_stdout(Spoken(say)):
                 runner.run(path, lambda run, job: measure(run, job, ready_s))
             runner.gather(folder)
             if runner.ASKED:
@@ -93,6 +90,21 @@ def serve(
     failed = {path.name: _error(path) for path in folders if not runner.is_done(path)}
     measured = tuple(path.name for path in folders if path.name not in failed)
     return Served(folder / RESULTS, measured, failed)
+
+
+class Spoken(io.TextIOBase):
+    """A stream whose lines go to a function: stdout belongs to the answer."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        """Each line goes to `say`."""
+        self._say, self._begun = say, ""
+
+    def write(self, text: str) -> int:
+        """Say the lines that are whole, keep the begun one."""
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self._say(line)
+        return len(text)
 
 
 def chosen(folder: Path, runs: Sequence[str]) -> list[Path]:
