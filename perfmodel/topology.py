@@ -71,7 +71,7 @@ class Topology:
         rate is the larger of datasheet and best measured.
         """
         device = system.device
-        link = max(value_of(device.link.bytes_per_s_per_direction), _best_seen(device))
+        link = link_rate(device)
         domain = device.link.domain_size
         if device.link.topology == "pcie" or not system.p2p:
             domain = 1
@@ -188,6 +188,11 @@ class Topology:
         # Without peer access the network port is fed from host memory as well.
         limited = (inside > 1) | (not self.system.p2p)
         return np.asarray(np.where(limited, np.minimum(rate, within), rate), np.float64)
+
+
+def link_rate(device: Device) -> float:
+    """The larger of datasheet and best measured link rate, per device and direction [B/s]."""
+    return max(value_of(device.link.bytes_per_s_per_direction), _best_seen(device))
 
 
 def _best_seen(device: Device) -> float:

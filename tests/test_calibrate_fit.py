@@ -21,7 +21,7 @@ from perfmodel.cost import collective, gemm
 from perfmodel.cost.fits import Parameter, laws_of_fit, load_laws
 from perfmodel.cost.machine import Rates
 from perfmodel.errors import BadInput, MissingData
-from perfmodel.validate.microbench import validate_microbench
+from perfmodel.calibrate.score import validate_microbench
 
 DEVICE = load_device("h100-sxm")
 RATES = Rates.of(DEVICE)
@@ -38,7 +38,7 @@ TRUE = {p.name: p.default for p in gemm.PARAMETERS} | {
 def write_gemm(path, times, shapes, kernel="linear", name="gemm.csv"):
     with (path / name).open("w", newline="") as file:
         out = csv.writer(file)
-        out.writerow("op dtype kernel m n k latency_us".split())
+        out.writerow(["op", "dtype", "kernel", "m", "n", "k", "latency_us"])
         for (m, n, k), time in zip(shapes, times, strict=True):
             out.writerow(["gemm", "bf16", kernel, m, n, k, f"{time * 1e6:.8g}"])
     return [path]
@@ -138,7 +138,7 @@ def test_one_wrong_file_does_not_hide_among_good_ones(tmp_path):
     times = true_times(picked)
     write_gemm(tmp_path, times[:150], picked[:150], name="good.csv")
     write_gemm(tmp_path, times[150:] * 1e3, picked[150:], name="slipped.csv")
-    with pytest.raises(BadInput, match="slipped.csv"):
+    with pytest.raises(BadInput, match=r"slipped\.csv"):
         calibrate([tmp_path], DEVICE, QUICK)
 
 

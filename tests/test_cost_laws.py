@@ -134,7 +134,7 @@ def test_attention_never_beats_the_roofline(seq, heads, width, causal, device):
 @settings(max_examples=150, deadline=None)
 def test_bus_bandwidth_stays_below_the_link(size, ranks, op, device):
     got = cost(collective(op, full_bytes=size, ranks=ranks), machine(device))
-    link = load_device(device).link.bytes_per_s_per_direction.value
+    link = machine(device).topology.link_bytes_per_s
     assert size * (ranks - 1) / ranks / got.time_each_s <= link * (1 + 1e-12)
 
 
@@ -193,11 +193,19 @@ def test_all_rates_doubled_halve_the_time_without_latency():
 
 def test_a_sustained_fraction_slows_the_kernel_but_not_its_launch():
     box = machine("h200-sxm")
-    burst = float(cost(gemm(m=44_160), box, sustained=False).time_each_s)
-    slow = replace(box, terms={"sustained_frac.gemm": 0.8})
+
+    def seconds(frac):
+        slow = replace(box, terms={"sustained_frac.gemm": frac})
+        return float(cost(gemm(m=44_160), slow).time_each_s)
+
     launch = box.laws["gemm/bf16"].values["launch_s"]
-    expected = launch + (burst - launch) / 0.8
-    assert float(cost(gemm(m=44_160), slow).time_each_s) == pytest.approx(expected, rel=1e-9)
+    assert seconds(0.8) == pytest.approx(launch + (seconds(1.0) - launch) / 0.8, rel=1e-9)
+
+
+def test_a_busy_device_is_at_its_power_limit_whatever_the_kernel_length():
+    box = replace(machine("b300-sxm"), terms={"sustained_frac.gemm": 1.0})
+    burst = float(cost(gemm(m=2048), box, sustained=False).time_each_s)
+    assert float(cost(gemm(m=2048), box).time_each_s) > burst
 
 
 def test_eager_traffic_and_launches_replace_the_fused_ones():

@@ -55,7 +55,7 @@ def command(
     if not all(_is_microbench(path) for path in paths):
         unread = [path for path in paths if not _is_microbench(path)]
         raise BadInput(*(_unread(path) for path in unread))
-    from perfmodel.validate.microbench import table_lines, validate_microbench
+    from perfmodel.calibrate.score import table_lines, validate_microbench
 
     answer = validate_microbench(paths, _device(device), _fit(fit))
     warn(Problem("records", s["reason"], severity="warning") for s in answer["skipped"])

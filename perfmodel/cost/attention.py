@@ -9,7 +9,9 @@ head_dim (padded to 16) and `q_tile` exponentials:
               first, so their makespan is never below the longest tile
     time    = launch + smooth maximum of (waves * (keys + ramp_kv) * step, bytes / bandwidth)
 
-Each kernel multiplies the rates by its own factor.
+Causal kernels are those of language models: they read K and V from a paged cache, which costs
+`kv_head_frac` of a query head for each K/V head.  Full attention has no such cache.  Each kernel
+multiplies the rates by its own factors.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ PARAMETERS = (
     Parameter("ramp_kv", 200.0, 0.0, 3000.0, "keys that starting and ending a tile costs"),
     Parameter("wave_frac", 0.5, 0.0, 1.0, "weight of whole waves against smooth occupancy"),
     Parameter("tail_frac", 0.3, 0.0, 1.5, "longest tiles that a causal schedule leaves over"),
-    Parameter("kv_head_frac", 0.05, 0.0, 0.6, "extra work of each K/V head, in query heads"),
+    Parameter("kv_head_frac", 0.05, 0.0, 0.6, "work of a paged K/V head, in query heads"),
     Parameter("split_kv", 300.0, 0.0, 8000.0, "further keys that a split tile and its merge cost"),
     Parameter("launch_s", 8e-6, 5e-7, 1e-4, "shortest kernel", log=True),
     Parameter("memory_frac", 0.6, 0.1, 1.0, "achieved over datasheet memory bandwidth"),
@@ -77,7 +79,8 @@ def attention_time_s(
     kernel_exp: FloatArray | float = 1.0,
 ) -> FloatArray:
     """Seconds of the kernel alone, without the clip at the roofline."""
-    loads = as_float(batch) * (heads + values["kv_head_frac"] * as_float(kv_heads))
+    paged = np.where(causal, values["kv_head_frac"], 0.0)
+    loads = as_float(batch) * (heads + paged * as_float(kv_heads))
     options = []
     for q_tile in Q_TILES.get(rates.family, DEFAULT_Q_TILES):
         for split in SPLITS:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from perfmodel.cost.fits import Law, NamedPrior, load_laws
 from perfmodel.errors import MissingData, Problem
+from perfmodel.topology import link_rate
 
 if TYPE_CHECKING:
     from perfmodel.spec.hardware import Device, Figure
@@ -56,7 +57,7 @@ class Rates:
         l2_bytes: last-level cache.
         multiprocessors: SMs, CUs or cube cores.
         exp_per_s: exponentials per second over the device.
-        link_bytes_per_s: per direction between devices of a domain.
+        link_bytes_per_s: per direction between devices of a domain, as the topology has it.
         host_link_bytes_per_s: per direction to the host.
         in_switch_reduce: the switch sums all-reduces.
     """
@@ -100,7 +101,7 @@ class Rates:
             l2_bytes=_value(device.memory.l2_bytes) or 0.0,
             multiprocessors=units,
             exp_per_s=_value(device.exp_per_s) or EXP_PER_CLOCK * units * clock_hz,
-            link_bytes_per_s=_value(device.link.bytes_per_s_per_direction) or 0.0,
+            link_bytes_per_s=link_rate(device),
             host_link_bytes_per_s=_value(device.host_link.bytes_per_s_per_direction) or 0.0,
             in_switch_reduce=device.link.in_switch_reduce,
         )
