@@ -358,3 +358,18 @@ def test_one_outlier_does_not_bend_the_terms(field):
     assert after.latency_s[rows] == pytest.approx(belief.latency_s[rows], rel=0.04)
     assert beliefs.distance_sd(after, wild) > beliefs.HUBER_SD
     assert all(abs(beliefs.distance_sd(after, one)) < beliefs.HUBER_SD for one in seen[1:])
+
+
+def test_slopes_are_those_of_finite_differences(field):
+    belief, step = field.belief, 1e-5
+    random = np.random.default_rng(5)
+    x = 0.3 * belief.prior_sd * random.standard_normal(len(belief.sources))
+    for row in (int(field.rows[0]), int(field.rows[-1])):
+        for stages in (STAGES, ("denoise",), ("vae_decode", "transfer")):
+            value, slope = belief.slope(row, stages, x)
+            assert value == pytest.approx(np.log(belief.time_s(stages, x)[row]))
+            for index in range(len(x)):
+                moved = x.copy()
+                moved[index] += step
+                change = np.log(belief.time_s(stages, moved)[row]) - value
+                assert slope[index] == pytest.approx(change / step, abs=1e-4)

@@ -19,6 +19,7 @@ import pytest
 
 from perfmodel import catalog
 from perfmodel.api.session import open_session
+from perfmodel.cli.app import run as typed
 from perfmodel.engines.vllm_omni import commands
 from perfmodel.errors import BadInput
 from perfmodel.plan import choose, runner
@@ -177,6 +178,18 @@ def test_all_runs_become_records_and_no_process_stays(sweep):
     assert (len(found), bad) == (3, [])
     assert sweep.living() == []
     assert not runner.port_answers(sweep.port)
+
+
+def test_the_loop_from_plan_to_verdict(sweep, capsys):
+    assert sweep.run(FAKE_CRASH=crash_of(sweep))[0] == 1
+    flags = ["--gpus", "4xB300", "--frames", "189", "--json"]
+    assert typed(["verify", "--from", str(sweep.folder / "results.jsonl"), *flags]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    found = {run["letter"]: run for run in answer["runs"]}
+    assert [found[letter]["status"] for letter in "ABC"] == ["measured", "failed", "measured"]
+    assert "ended with code 7" in found["B"]["reason"]
+    assert found["A"]["compared_ms"] == 10_500
+    assert found["A"]["peak_memory_gib"] == 2
 
 
 def test_a_failed_run_is_a_record_and_only_it_runs_again(sweep):

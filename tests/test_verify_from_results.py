@@ -12,6 +12,7 @@ import pytest
 
 from perfmodel import catalog
 from perfmodel.api.session import open_session
+from perfmodel.api.table import legality, search_space
 from perfmodel.cli.app import run as typed
 from perfmodel.cli.schema import schema
 from perfmodel.engines.records import run_record
@@ -21,9 +22,9 @@ from perfmodel.plan.make import survey
 from perfmodel.report.render import Look, render
 from perfmodel.spec.parallel import parse_parallel
 from perfmodel.spec.record import RunRecord
-from perfmodel.spec.workload import Workload
+from perfmodel.spec.workload import Options, Workload
 from perfmodel.verify.learned import judge
-from perfmodel.verify.sort import Taken, read_results
+from perfmodel.verify.sort import Taken, read_results, sort
 from perfmodel.verify.verdict import verify
 
 RAN = ("cfg2_usp2_vaepp4", "usp4_vaepp4", "cfg2_usp2")
@@ -226,6 +227,41 @@ def test_a_client_sees_the_engine_through_its_overhead(session, field):
     assert found.latency_s[row_of(field, RAN[0])] == pytest.approx(ms / 1000 - overhead)
 
 
+def test_a_time_a_step_is_a_stage(session, field):
+    steps = int(session.job.shape.steps)
+    whole = predicted_ms(field, RAN[0])["denoise"] * 1.1
+    by_step = verify(session, [record(session, RAN[0], {"denoise_per_step": whole / steps})])
+    by_stage = verify(session, [record(session, RAN[0], {"denoise": whole})])
+    assert by_step.compared_by == "denoise_per_step"
+    assert by_step.runs[0].predicted_ms == pytest.approx(by_stage.runs[0].predicted_ms / steps)
+    assert by_step.runs[0].error_pct == pytest.approx(by_stage.runs[0].error_pct)
+    for one, other in zip(by_step.ranking, by_stage.ranking, strict=True):
+        assert one.latency_ms == pytest.approx(other.latency_ms)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "model", "options"),
+    [
+        ("4xB300", "cosmos3-nano", Options()),
+        ("4xB300", "cosmos3-nano", Options(attention_backend="TORCH_SDPA", compile=False)),
+        ("8xH100", "wan2.2-t2v-a14b", Options(dtype="fp8", offload="layerwise")),
+        ("4xA100", "wan2.1-t2v-1.3b", Options(vae_tiling="on")),
+    ],
+)
+def test_the_records_of_a_plan_answer_its_question(gpus, model, options):
+    asked = open_session(Workload(model=model), catalog.parse_gpus(gpus), options=options)
+    found = legality(asked, search_space(asked))
+    layouts = found.layouts.take(found.legal)
+    for index in range(0, len(layouts), 7):
+        config = layouts.row(index)
+        one = RunRecord.model_validate(
+            {**run_record(asked.context, config), "measured_ms": {"server": 1.0}}
+        )
+        taken, aside = sort([one], asked)
+        assert not aside, aside
+        assert replace(taken[0].config, vae_tiling=False) == replace(config, vae_tiling=False)
+
+
 def test_a_configuration_outside_the_search_space_has_its_own_row(session, field):
     name = "agkv2"
     layout = parse_parallel(name)[0]
@@ -293,7 +329,7 @@ def test_failures_are_told_as_failures(session, field, tmp_path):
 def test_a_file_that_is_no_study_is_refused(session, field, tmp_path):
     path = tmp_path / "study.journal"
     path.write_text("this is no journal\nat all\n")
-    with pytest.raises(BadInput, match="no study that can be continued"):
+    with pytest.raises(BadInput, match="cannot be continued"):
         verify(session, records(session, field, names=RAN[:1]), study=path)
     assert path.read_text() == "this is no journal\nat all\n"
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfmodel.api.session import Session, open_session
 from perfmodel.engines.base import legal
@@ -16,7 +17,7 @@ from perfmodel.spec.parallel import Layouts, ParallelConfig
 from perfmodel.spec.record import RunRecord
 from perfmodel.validate.questions import Question, Skip, question
 from perfmodel.verify.asked import key_of
-from perfmodel.verify.learned import judge
+from perfmodel.verify.learned import DRAWS, Judgement, judge, surely_less
 from perfmodel.verify.observe import COMPARED_KEYS, key_stages
 from perfmodel.verify.sort import Taken
 
@@ -125,10 +126,8 @@ def _play(
     choice = choose_runs(field, max_runs=max_runs, stages=stages, all_runs=True)
     runs = [int(field.contenders[position]) for position in choice.runs]
     after = judge(field, [Taken(rows[_config(field, r)], _config(field, r)) for r in runs])
-    guess = after.belief.time_s(stages)
-    seconds = field.belief.time_s(stages)
-    guess[runs] = guess[runs[0]] * measured[runs] / measured[runs[0]]
-    first, final = int(np.argmin(seconds)), int(np.argmin(guess))
+    first = int(np.argmin(field.belief.time_s(stages)))
+    final = _final(after, stages, runs, measured)
     best = float(measured.min())
     ids = [c.config_id for c in configs]
     return Replay(
@@ -143,6 +142,20 @@ def _play(
         first_loss_frac=float(measured[first]) / best - 1,
         final_loss_frac=float(measured[final]) / best - 1,
     )
+
+
+def _final(
+    after: Judgement, stages: Sequence[str], runs: Sequence[int], measured: NDArray[np.float64]
+) -> int:
+    """The best of the runs, unless a configuration that nobody ran is faster beyond doubt."""
+    best = min(runs, key=lambda row: measured[row])
+    draws = after.belief.draws_s(DRAWS, stages=stages)
+    # the scale of what was measured: what the belief makes of the best run, against its time
+    draws = draws / draws[:, [best]].mean()
+    draws[:, best] = 1.0
+    others = [row for row in range(len(measured)) if row not in runs]
+    sure = [row for row in others if surely_less(draws[:, row], draws[:, best])]
+    return min(sure, key=lambda row: float(np.median(draws[:, row])), default=best)
 
 
 def _config(field: Field, row: int) -> ParallelConfig:

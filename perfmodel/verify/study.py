@@ -66,7 +66,8 @@ def keep(path: Path, found: Judgement, aside: Sequence[Aside], asked: Sequence[s
 
 
 def _unusable(path: Path, error: Exception) -> BadInput:
-    message = f"--study {path} is no study that can be continued ({error}); name another file, or none"
+    reason = " ".join(str(error).split())
+    message = f"--study {path} cannot be continued ({reason}); name another file, or none"
     return BadInput(Problem("study", message, "--study", str(path)))
 
 
