@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from perfmodel.api.recommend import recommend
 from perfmodel.api.session import open_session
 from perfmodel.catalog import parse_gpus, read_device
 from perfmodel.errors import BadInput
@@ -18,7 +19,7 @@ from perfmodel.report.live_answer import LiveAnswer
 from perfmodel.report.render import Look, render
 from perfmodel.spec.parallel import ParallelConfig, parse_parallel
 from perfmodel.spec.workload import Workload
-from perfmodel.verify.live.question import ask
+from perfmodel.verify.live.question import ask, pick
 from perfmodel.verify.live.store import LiveStore, Row, setup_id
 
 ROOT = Path(__file__).parent.parent
@@ -71,6 +72,24 @@ def test_the_built_shapes_are_those_of_the_request():
     assert asked.block_runs() == 35 * 36  # one branch a rank
     assert question("usp4").block_runs() == 2 * 35 * 36
     assert question("usp4").piece() == (48, 45, 80)
+
+
+def test_the_pick_is_the_best_that_can_be_built():
+    session = open_session(Workload(frames=189), parse_gpus("4xB300"))
+    config = pick(session, 4, ())
+    assert config.world_size == 4
+    assert config.hsdp == config.pp == config.dp == 1
+    best = recommend(Workload(frames=189), parse_gpus("4xB300"), use_all_gpus=True, top=50)
+    others = ("hsdp_shard_size", "pipeline_parallel_size", "data_parallel_size")
+    buildable = [
+        row.config_id
+        for row in best.recommendations
+        if all(getattr(row.parallel, name) == 1 for name in others)
+    ]
+    assert config.config_id in buildable[:3]
+    # guidance 1 has one branch: a rule that counts unless it is overlooked
+    single = open_session(Workload(frames=189, guidance=1), parse_gpus("2xB300"))
+    assert pick(single, 2, ()).cfg == 1
 
 
 def test_a_reduced_request_keeps_what_the_ranks_divide():

@@ -222,7 +222,12 @@ HERE = (
         example="30",
     ),
     Flag("device", "with --live: cuda, npu or cpu; default: the first there is", metavar="KIND"),
-    Flag("ranks", "with --live: processes; default: as --parallel says", metavar="N", example="2"),
+    Flag(
+        "ranks",
+        "with --live: processes; default: as --parallel says, else all devices",
+        metavar="N",
+        example="2",
+    ),
     Flag(
         "scale",
         "with --live: divides sides, heads and widths; default: 1, on a CPU 8",

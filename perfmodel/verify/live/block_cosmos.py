@@ -93,9 +93,7 @@ def _norm_and_rope(
     q: torch.Tensor, k: torch.Tensor, norms: tuple[torch.Tensor, ...], rope: Rope
 ) -> tuple[torch.Tensor, torch.Tensor]:
     q, k = rms_norm(q, norms[0]), rms_norm(k, norms[1])
-    # both halves of a head turn by the same angles
-    cos, sin = (torch.cat((table, table), dim=-1) for table in rope)
-    return rotate_halves(q, cos, sin), rotate_halves(k, cos, sin)
+    return rotate_halves(q, *rope), rotate_halves(k, *rope)
 
 
 def _residual_and_norm(

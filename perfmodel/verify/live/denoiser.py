@@ -72,7 +72,7 @@ class _Base:
             size.tokens, self.mesh, masked=size.masked, backend=size.backend
         )
         tables = rope_tables(size.tokens, size.spec.head_dim, weights.device)
-        cos, sin = (self.sequence.mine(table, self.mesh) for table in tables)
+        cos, sin = (self.sequence.mine(t.to(weights.dtype), self.mesh) for t in tables)
         self.rope = (cos, sin)
         spec = size.spec
         self.enter = weights.full("enter", spec.hidden, spec.patch_width_in)
@@ -110,6 +110,9 @@ class CosmosDenoiser(_Base):
         self.blocks = [CosmosBlock(size.spec, weights, f"block{n}") for n in range(blocks)]
         self.norm = weights.vector("final", size.spec.hidden)
         self.time = weights.vector("time", size.spec.hidden)
+        # both halves of a head turn by the same angles
+        cos, sin = self.rope
+        self.rope = (torch.cat((cos, cos), dim=-1), torch.cat((sin, sin), dim=-1))
 
     def prepare(self, branch: int) -> object:
         """Text K and V of every block."""

@@ -99,18 +99,18 @@ def rope_tables(tokens: int, head_dim: int, device: torch.device) -> tuple[torch
 
 
 def rotate_halves(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding that pairs the first half of a head with the second."""
+    """Rotary embedding that pairs the first half of a head with the second (tables of both)."""
     low, high = x.chunk(2, dim=-1)
     turned = torch.cat((-high, low), dim=-1)
-    return x * cos.to(x.dtype) + turned * sin.to(x.dtype)
+    return x * cos + turned * sin
 
 
 def rotate_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotary embedding that pairs neighbours."""
     left, right = x.unflatten(-1, (-1, 2)).unbind(-1)
     out = torch.empty_like(x)
-    out[..., 0::2] = left * cos.to(x.dtype) - right * sin.to(x.dtype)
-    out[..., 1::2] = left * sin.to(x.dtype) + right * cos.to(x.dtype)
+    out[..., 0::2] = left * cos - right * sin
+    out[..., 1::2] = left * sin + right * cos
     return out
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfmodel.api.session import Session
+from perfmodel.api.table import build_table, search_space
+from perfmodel.engines.base import violations
 from perfmodel.errors import BadInput, Problem
 from perfmodel.ops import Conv, Op
 from perfmodel.pipeline.denoise import denoise_stage
@@ -259,6 +261,30 @@ def _bad_scale(scale: int) -> Problem:
     return Problem("live-scale", f"--scale {scale} is no whole number from 1", "--scale")
 
 
-def count_of(values: object) -> int:
-    """A whole number out of a scalar or a column of one."""
-    return int(np.asarray(values).reshape(-1)[0])
+def pick(session: Session, ranks: int, overlook: tuple[str, ...]) -> ParallelConfig:
+    """The fastest configuration of `ranks` devices that can be built here.
+
+    Args:
+        session: the question.
+        ranks: devices.
+        overlook: first letters of rules that do not count.
+
+    Raises:
+        BadInput: no buildable configuration of so many devices is legal.
+    """
+    layouts = search_space(session)
+    open_rows = layouts.world_size == ranks
+    for axis in OTHER_AXES:
+        open_rows = open_rows & (getattr(layouts, axis) == 1)
+    for rule, broken in violations(session.engine.rules(), session.context, layouts).items():
+        if not rule.startswith(overlook):
+            open_rows = open_rows & ~broken
+    if not open_rows.any():
+        message = f"no configuration of {ranks} devices can be built; try --parallel single"
+        raise BadInput(Problem("live-ranks", message, "--ranks", str(ranks)))
+    chosen = layouts.take(open_rows)
+    table = build_table(session, chosen)
+    seconds = table.evaluation.latency_s
+    if table.memory.fits.any():
+        seconds = np.where(table.memory.fits, seconds, np.inf)
+    return chosen.row(int(seconds.argmin()))

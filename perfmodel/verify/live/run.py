@@ -27,7 +27,7 @@ from perfmodel.verify.live import compare, worker
 from perfmodel.verify.live.denoiser import Size
 from perfmodel.verify.live.machine import known_device, software
 from perfmodel.verify.live.mesh import ranks_of
-from perfmodel.verify.live.question import Question, ask
+from perfmodel.verify.live.question import Question, ask, pick
 from perfmodel.verify.live.store import LiveStore, Row
 from perfmodel.verify.live.vae_slice import Slice
 
@@ -49,12 +49,12 @@ class LiveRequest:
 
     Attributes:
         workload: the request.
-        parallel: keys or an id; None is one device, or Ulysses over `ranks`.
+        parallel: keys or an id; None is the fastest legal one of the devices here.
         engine: ``name[@version]``.
         options: fixed choices; without an attention backend torch's own is built and predicted.
         fit: calibration file of the user's own.
         device: cuda, npu or cpu; None takes the first there is.
-        ranks: processes; 0: as many as the configuration has.
+        ranks: processes; 0: as many as `parallel` has, else all devices.
         scale: divides sides, heads and widths; 0: 1 on accelerators, 8 on the CPU.
         out: folder of the rows (and of the device's records).
         dtype: of weights and activations.
@@ -92,18 +92,20 @@ def live(
         BadInput, Refused: what cannot be built, or an illegal configuration.
         MissingData: the device is unknown, or a rank failed.
     """
-    config = _config(request)
     opened = open_device(request.device)
+    config = _config(request)
+    ranks = ranks_of(config) if config else _ranks_here(request, opened)
     threads = request.threads or (1 if opened.is_cpu else 0)
     if threads:
         torch.set_num_threads(threads)
-    _check_devices(config, opened)
-    known = known_device(opened, request.out, ranks_of(config), threads or 1, request.fit, say)
-    system = build_system(known.device, count=ranks_of(config))
+    _check_devices(ranks, opened)
+    known = known_device(opened, request.out, ranks, threads or 1, request.fit, say)
+    system = build_system(known.device, count=ranks)
     options = _options(request.options or Options(), opened)
     session = open_session(
         request.workload, system, engine=request.engine, options=options, fit=known.fit
     )
+    config = config or pick(session, ranks, DEVICE_RULES)
     refuse_illegal(session, config)
     if opened.is_cpu:
         session = unthrottled(session)
@@ -118,33 +120,38 @@ def live(
     return _answer(session, question, plan, rows, opened, before)
 
 
-def _config(request: LiveRequest) -> ParallelConfig:
+def _started(request: LiveRequest) -> int:
+    """Processes that were asked for or started; 0 when nothing was said."""
+    return int(os.environ["WORLD_SIZE"]) if collectives.under_torchrun() else request.ranks
+
+
+def _ranks_here(request: LiveRequest, opened: Device) -> int:
+    return _started(request) or device_count(opened.kind)
+
+
+def _config(request: LiveRequest) -> ParallelConfig | None:
     if request.parallel is None:
-        config = ParallelConfig(ulysses=max(request.ranks, 1))
-    else:
-        config, suffixes = parse_parallel(request.parallel)
-        if suffixes:
-            message = f"--live builds bf16 blocks without {', '.join(suffixes)}"
-            raise BadInput(Problem("live-axis", message, "--parallel", request.parallel))
-    ranks = ranks_of(config)
-    given = request.ranks
-    if collectives.under_torchrun():
-        given = int(os.environ["WORLD_SIZE"])
+        return None
+    config, suffixes = parse_parallel(request.parallel)
+    if suffixes:
+        message = f"--live builds bf16 blocks without {', '.join(suffixes)}"
+        raise BadInput(Problem("live-axis", message, "--parallel", request.parallel))
+    ranks, given = ranks_of(config), _started(request)
     if given and given != ranks:
         message = f"{config.config_id} runs on {ranks} ranks, not {given}; try --ranks {ranks}"
         raise BadInput(Problem("live-ranks", message, "--ranks", str(given)))
     return config
 
 
-def _check_devices(config: ParallelConfig, opened: Device) -> None:
-    here, ranks = device_count(opened.kind), ranks_of(config)
+def _check_devices(ranks: int, opened: Device) -> None:
+    here = device_count(opened.kind)
     if opened.is_cpu or collectives.under_torchrun() or ranks <= here:
         return
     message = (
-        f"{config.config_id} needs {ranks} devices, this machine has {here}; choose a smaller "
+        f"{ranks} ranks need {ranks} devices, this machine has {here}; choose a smaller "
         f"--parallel, or start it on every node with torchrun"
     )
-    raise BadInput(Problem("live-ranks", message, "--parallel", config.config_id))
+    raise BadInput(Problem("live-ranks", message, "--parallel", str(ranks)))
 
 
 def _options(options: Options, opened: Device) -> Options:
