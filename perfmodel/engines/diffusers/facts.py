@@ -43,7 +43,8 @@ MODELS: tuple[tuple[str, ModelFacts], ...] = (
     (r"cosmos3", COSMOS3),
     (r"(wan|fastwan)", WAN),
     (r"(flux|qwen-image|ltx|helios)", JOINT),
-    (r"", PLAIN),
+    # LongCat-Video has no class in diffusers 0.42.1.
+    (r"(?!longcat-video)", PLAIN),
 )
 
 FACTS = Facts(

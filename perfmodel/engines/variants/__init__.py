@@ -86,7 +86,9 @@ FACTS: Mapping[str, Facts] = {
             "FastVideo",
             "https://github.com/hao-ai-lab/FastVideo",
             attention=flash,
-            models=((r"(wan|fastwan|hunyuanvideo)", replace(WAN, pipeline="FastVideo")),),
+            models=(
+                (r"(wan|fastwan|hunyuanvideo|longcat-video)", replace(WAN, pipeline="FastVideo")),
+            ),
         ),
     )
 }
