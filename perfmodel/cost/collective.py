@@ -45,7 +45,7 @@ from perfmodel.cost.result import (
 )
 from perfmodel.ops import Collective
 
-_OWN = (
+OWN_PARAMETERS = (
     Parameter("small_s", 6e-6, 5e-7, 2e-4, "latency of two ranks", log=True),
     Parameter("rank_s", 1e-6, 2e-8, 2e-5, "latency of each further rank", log=True),
     Parameter("small_frac", 0.3, 0.01, 1.5, "rate of the first protocol over the link", log=True),
@@ -86,12 +86,15 @@ RING_PARAMETERS = (
     *(
         replace(p, name=f"{op}.{p.name}", meaning=f"{op}: {p.meaning}")
         for op in RING_OPS
-        for p in _OWN
+        for p in OWN_PARAMETERS
     ),
 )
 PAIR_PARAMETERS = (
     *_SHARED,
-    *(replace(p, name=f"all_to_all.{p.name}", meaning=f"all_to_all: {p.meaning}") for p in _OWN),
+    *(
+        replace(p, name=f"all_to_all.{p.name}", meaning=f"all_to_all: {p.meaning}")
+        for p in OWN_PARAMETERS
+    ),
 )
 
 LAW_OF = {
@@ -132,7 +135,7 @@ def collective_time_s(
     """Seconds of one measured collective inside one tier; 0 for one rank."""
     size, ranks = as_float(full_bytes), np.maximum(as_float(ranks), 1.0)
     link = link_bytes_per_s * np.where(ranks <= 2, values["pair_frac"], 1.0)
-    own = {p.name: values[f"{op}.{p.name}"] for p in _OWN}
+    own = {p.name: values[f"{op}.{p.name}"] for p in OWN_PARAMETERS}
     passes = 2.0 if op == "all_reduce" else 1.0
     latency = own["small_s"] + own["rank_s"] * np.maximum(ranks - 2.0, 0.0)
     parallel = (0.5 * np.maximum(ranks, 2.0)) ** own["small_power"]
