@@ -9,9 +9,11 @@ from perfmodel.report.header import add_cite, add_header
 from perfmodel.report.live_answer import LiveAnswer, LiveRow
 from perfmodel.report.page import Column, Page
 from perfmodel.report.words import UNKNOWN
+from perfmodel.units import PERCENT
 
 ROWS_SHOWN = 30
 LEFT_SHOWN = 5
+GAPS_SHOWN = 3
 LEAST_SHARE = 5e-4
 DIGITS = 4
 
@@ -29,6 +31,7 @@ def live_page(answer: LiveAnswer, commands: int = 0, seconds: float | None = Non
     page.paragraph(_block(answer), "BLOCK  ")
     page.paragraph(_stage(answer), "STAGE  ")
     page.paragraph(_left(answer), indent=7)
+    page.paragraph(_gaps(answer.rows), "GAPS   ")
     page.blank()
     page.paragraph(_records(answer))
     add_cite(page, answer, seconds)
@@ -90,6 +93,23 @@ def _stage(answer: LiveAnswer) -> str:
         f"denoise {low} ms predicted, {measured} ms extrapolated from {runs} blocks; {share} of "
         "the predicted time was measured"
     )
+
+
+def _gaps(rows: Sequence[LiveRow]) -> str:
+    """The operators whose errors weigh most in their stage."""
+    seen = [
+        (row.share * (row.measured_ms / row.predicted_ms - 1), row)
+        for row in rows
+        if row.measured_ms is not None and row.share and row.predicted_ms > 0
+    ]
+    worst = sorted(seen, key=lambda pair: -abs(pair[0]))[:GAPS_SHOWN]
+    named = [
+        f"{row.operator} takes {words.signed_percent(weight * PERCENT)} of "
+        f"{words.stage_title(row.stage)}"
+        for weight, row in worst
+        if abs(weight) >= LEAST_SHARE
+    ]
+    return f"against the prediction, {', '.join(named)}" if named else ""
 
 
 def _left(answer: LiveAnswer) -> str:

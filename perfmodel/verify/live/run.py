@@ -100,7 +100,9 @@ def live(
         torch.set_num_threads(threads)
     _check_devices(ranks, opened)
     known = known_device(opened, request.out, ranks, threads or 1, request.fit, say)
-    system = build_system(known.device, count=ranks)
+    nodes = max(ranks // int(os.environ.get("LOCAL_WORLD_SIZE", ranks)), 1)
+    named = nodes if nodes > 1 else None
+    system = build_system(known.device, count=ranks // nodes, nodes=named)
     options = _options(request.options or Options(), opened)
     session = open_session(
         request.workload, system, engine=request.engine, options=options, fit=known.fit
