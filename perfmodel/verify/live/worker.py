@@ -40,6 +40,7 @@ from perfmodel.verify.live.vae_slice import Slice, SliceBlock
 BLOCK = "transformer block"
 GRACE_S = 30
 WATCH_S = 0.5
+PARENT = "PERFMODEL_LIVE_PARENT"
 Tick = Callable[[str], None]
 
 
@@ -240,6 +241,7 @@ def _code(process: subprocess.Popen[str]) -> int:
 
 def _start(plan: Path, rank: int, ranks: int) -> subprocess.Popen[str]:
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    names[PARENT] = os.getpid()
     environment = os.environ | {name: str(value) for name, value in names.items()}
     with (plan.parent / f"errors{rank}").open("w") as errors:
         return subprocess.Popen(
@@ -275,7 +277,7 @@ def _end_with(parent: int) -> None:
 
 def main(path: Path) -> None:
     """Run one rank of a plan that `launch` wrote."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(int(os.environ[PARENT]),), daemon=True).start()
     plan: Plan = pickle.loads(path.read_bytes())
     here(plan, partial(print, flush=True), f"file://{path}.rendezvous")
 
