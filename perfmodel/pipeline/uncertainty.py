@@ -4,7 +4,8 @@ Every kind of time has a relative 80 % half-width by its provenance (``spread`` 
 terms file, from held-out residuals where there are runs, else a stated prior).  Errors of one kind
 are common to all its operators and to all configurations, so within a kind they add up, between
 kinds they add in squares; in a difference of two configurations they cancel as far as both spend
-the same time on that kind.
+the same time on that kind.  What no kind explains (the release of the engine and its libraries,
+clocks, settings that a source does not state) scales a whole run: ``run.image`` and ``run.video``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from perfmodel.pipeline.lines import Column, Stage
 REPEAT_FRAC = 0.01
 """Relative 80 % half-width of repeated measurements of one configuration on one machine."""
 
-DEFAULT_SPREAD = {"measured": 0.03, "fitted": 0.08, "prior": 0.30, "datasheet": 0.40}
+DEFAULT_SPREAD = {"measured": 0.03, "fitted": 0.08, "prior": 0.36, "datasheet": 0.45}
+
+RUN_SPREAD = {"run.image": 0.25, "run.video": 0.15}
+"""Relative 80 % half-width of a whole run, for an engine without a value of its own."""
 
 
 def spread(name: str, provenance: str, table: Mapping[str, float]) -> float:
@@ -51,7 +55,18 @@ def _errors_s(evaluation: Evaluation, names: tuple[str, ...]) -> dict[str, Colum
     for name in names:
         for source, seconds, halfwidth_frac in parts_s(evaluation.stages[name], table):
             errors[source] = errors.get(source, 0.0) + seconds * halfwidth_frac
+    errors["run"] = _run_frac(evaluation) * _sum_s(evaluation, names)
     return errors
+
+
+def _run_frac(evaluation: Evaluation) -> float:
+    name = "run.video" if np.max(evaluation.job.shape.frames) > 1 else "run.image"
+    return evaluation.job.spread.get(name, RUN_SPREAD[name])
+
+
+def _sum_s(evaluation: Evaluation, names: tuple[str, ...]) -> Column:
+    start = np.zeros(len(evaluation.layouts))
+    return sum((evaluation.stages[name].total_s for name in names), start)
 
 
 def halfwidth_s(evaluation: Evaluation, names: tuple[str, ...] = STAGES) -> Column:
@@ -59,8 +74,7 @@ def halfwidth_s(evaluation: Evaluation, names: tuple[str, ...] = STAGES) -> Colu
     total = np.zeros(len(evaluation.layouts))
     for error in _errors_s(evaluation, names).values():
         total = total + error**2
-    sums = sum((evaluation.stages[name].total_s for name in names), np.zeros_like(total))
-    return np.sqrt(total + (REPEAT_FRAC * sums) ** 2)
+    return np.sqrt(total + (REPEAT_FRAC * _sum_s(evaluation, names)) ** 2)
 
 
 def difference_halfwidth_s(

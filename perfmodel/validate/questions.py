@@ -29,6 +29,7 @@ DTYPES = {
     "int8dq": "int8",
 }
 
+VIDEO_TASKS = ("t2v", "i2v", "v2v", "ti2v")
 WEIGHT_ONLY = frozenset({"int8wo", "fp8wo", "int4wo", "fp6_e3m2"})
 """torchao's names of weights that are widened again before each product."""
 
@@ -124,6 +125,8 @@ def _first_words(error: PerfmodelError) -> str:
 def _refuse_unmodelled(record: RunRecord) -> None:
     if record.steps is None and not set(record.measured_ms) & set(STAGE_ONLY):
         raise Skip("steps unknown")
+    if record.task in VIDEO_TASKS and None in (record.width, record.height, record.frames):
+        raise Skip("size of the video unknown")
     if record.cache:
         raise Skip("step cache with an unstated skip ratio")
     if record.sparse_attention:
