@@ -277,6 +277,29 @@ def test_a_server_of_others_is_left_alone(sweep):
             os.kill(pid, signal.SIGTERM)
 
 
+def test_a_program_without_a_server_is_run_by_its_benchmark_alone(tmp_path):
+    folder = tmp_path / "A_single"
+    folder.mkdir()
+    (folder / "serve.sh").write_text("touch served\n")
+    line = json.dumps({"measured_ms": {"e2e": 5.0}})
+    (folder / "bench.sh").write_text(f"echo '{line}' >> results.jsonl\n")
+    job = {"run": "A_single", "plan": "x", "port": None, "record": {"id": "x"}}
+    (folder / "job.json").write_text(json.dumps(job))
+    assert runner.run(folder)
+    assert json.loads((folder / "record.json").read_text())["measured_ms"] == {"e2e": 5.0}
+    assert not (folder / "served").exists()
+
+
+def test_the_json_of_a_benchmark_is_a_record_in_milliseconds(tmp_path):
+    folder = tmp_path / "A_single"
+    folder.mkdir()
+    (folder / "bench.sh").write_text("echo '{\"latency_median\": 2.5}' > bench.json\n")
+    job = {"run": "A_single", "plan": "x", "port": None, "record": {"id": "x"}}
+    (folder / "job.json").write_text(json.dumps(job))
+    assert runner.run(folder)
+    assert json.loads((folder / "record.json").read_text())["measured_ms"] == {"client": 2500.0}
+
+
 def test_a_noted_process_of_another_time_is_not_ours(tmp_path):
     note = tmp_path / "server.pid"
     note.write_text(json.dumps({"pid": os.getpid(), "started": "1"}))

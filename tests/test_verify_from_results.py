@@ -158,6 +158,7 @@ OTHERS = [
     ({"error": "CUDA out of memory", "measured_ms": {}}, "failed", "CUDA out of memory"),
     ({"error": "HTTP 500: died", "http_status": 500, "measured_ms": {}}, "failed", "(HTTP 500)"),
     ({"measured_ms": {}}, "failed", "no times in it"),
+    ({"measured_ms": {"process": 5.0}}, "set aside", "only process: nothing that is predicted"),
 ]
 
 

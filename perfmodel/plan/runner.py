@@ -29,7 +29,9 @@ POLL_S = 0.2
 GRACE_S = 30.0
 TAIL_LINES = 40
 DEFAULT_LIMIT_S = 7200.0
-RECORD, SERVER_PID, RUNNER_PID = "record.json", "server.pid", "runner.pid"
+MS_PER_S = datetime.timedelta(seconds=1) / datetime.timedelta(milliseconds=1)
+RECORD, RUNNER_PID = "record.json", "runner.pid"
+SERVER_PID, BENCH_PID = "server.pid", "bench.pid"
 Child = subprocess.Popen[bytes]
 
 
@@ -127,44 +129,65 @@ def port_answers(port: int) -> bool:
 def measure(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     """Start the server, benchmark it, stop it.
 
+    A job without a port has no server: its benchmark runs the program itself.
+
     Returns:
         The record that the benchmark wrote.
 
     Raises:
         RunFailed: no record without an error came of it.
+        Interrupted: a signal came.
     """
-    if job.get("port") and port_answers(int(job["port"])):
-        raise RunFailed(f"port {job['port']} is in use by another server, which is left alone")
+    deadline = time.monotonic() + float(job.get("limit_s") or DEFAULT_LIMIT_S)
+    if not job.get("port"):
+        return benchmark(folder, None, deadline)
+    port = int(job["port"])
+    if port_answers(port):
+        raise RunFailed(f"port {port} is in use by another server, which is left alone")
     server = start(folder, "serve.sh", "server.log")
     try:
         note_process(folder / SERVER_PID, server.pid)
-        bench = start(folder, "bench.sh", "bench.log")
-        try:
-            wait(server, bench, float(job.get("limit_s") or DEFAULT_LIMIT_S))
-        finally:
-            stop_group(bench.pid, bench)
+        while not port_answers(port):
+            watch(server, deadline)
+        return benchmark(folder, server, deadline)
     finally:
         stop_group(server.pid, server)
         (folder / SERVER_PID).unlink(missing_ok=True)
+
+
+def benchmark(folder: Path, server: Child | None, deadline: float) -> dict[str, Any]:
+    """Run the benchmark to its end; the record that it wrote."""
+    bench = start(folder, "bench.sh", "bench.log")
+    try:
+        note_process(folder / BENCH_PID, bench.pid)
+        wait(server, bench, deadline - time.monotonic())
+    finally:
+        stop_group(bench.pid, bench)
+        (folder / BENCH_PID).unlink(missing_ok=True)
     return last_record(folder, bench.returncode)
 
 
-def wait(server: Child, bench: Child, limit_s: float) -> None:
-    """Return when the benchmark ends.
-
-    Raises:
-        RunFailed: the server ended first, or the time is over.
-        Interrupted: a signal came.
-    """
+def wait(server: Child | None, bench: Child, limit_s: float) -> None:
+    """Return when the benchmark ends; raises what `watch` raises."""
     deadline = time.monotonic() + limit_s
     while bench.poll() is None:
-        if ASKED:
-            raise Interrupted
-        if server.poll() is not None and bench.poll() is None:
-            raise RunFailed(f"the server ended with code {server.returncode} before the benchmark")
-        if time.monotonic() > deadline:
-            raise RunFailed(f"no result within {limit_s:.0f} s")
-        time.sleep(POLL_S)
+        watch(server, deadline)
+
+
+def watch(server: Child | None, deadline: float) -> None:
+    """Wait a moment.
+
+    Raises:
+        RunFailed: the server ended, or the time is over.
+        Interrupted: a signal came.
+    """
+    if ASKED:
+        raise Interrupted
+    if server is not None and server.poll() is not None:
+        raise RunFailed(f"the server ended with code {server.returncode} before the benchmark")
+    if time.monotonic() > deadline:
+        raise RunFailed("no result within the time limit of the run")
+    time.sleep(POLL_S)
 
 
 def last_record(folder: Path, code: int | None) -> dict[str, Any]:
@@ -172,12 +195,25 @@ def last_record(folder: Path, code: int | None) -> dict[str, Any]:
     lines = []
     with contextlib.suppress(OSError):
         lines = (folder / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    if not lines and (found := summary(folder)):
+        return found
     if not lines:
         raise RunFailed(f"the benchmark ended with code {code} and wrote no record")
     record: dict[str, Any] = json.loads(lines[-1])
     if code and not record.get("error"):
         record["error"] = f"the benchmark ended with code {code}"
     return record
+
+
+def summary(folder: Path) -> dict[str, Any] | None:
+    """The client time of a benchmark that writes its own JSON (``latency_*`` [s]), no record."""
+    with contextlib.suppress(OSError, ValueError):
+        whole = json.loads((folder / "bench.json").read_text(encoding="utf-8"))
+        value = whole.get("latency_median") or whole.get("latency_mean")
+        if value:
+            milliseconds = float(value) * MS_PER_S
+            return {"measured_ms": {"client": milliseconds}, "benchmark": whole}
+    return None
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -216,10 +252,11 @@ def claim(folder: Path) -> bool:
     if other is not None and other != os.getpid():
         return False
     note_process(folder / RUNNER_PID, os.getpid())
-    left = noted_process(folder / SERVER_PID)
-    if left is not None:
-        print(f"{folder.name}: ends the server of an interrupted run", flush=True)
-        stop_group(left)
+    for name in (BENCH_PID, SERVER_PID):
+        left = noted_process(folder / name)
+        if left is not None:
+            print(f"{folder.name}: ends the {name[:-4]} of an interrupted run", flush=True)
+            stop_group(left)
     return True
 
 
@@ -241,7 +278,7 @@ def run(folder: Path, measuring: Measure = measure) -> bool:
         print(f"{folder.name}: another runner is at work, skipped", flush=True)
         return False
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-    for name in ("results.jsonl", "server.log", "bench.log"):
+    for name in ("results.jsonl", "bench.json", "server.log", "bench.log"):
         (folder / name).unlink(missing_ok=True)
     print(f"{folder.name}: starts, about {job.get('minutes', 0):.0f} minutes", flush=True)
     begun = time.monotonic()

@@ -15,6 +15,7 @@ from perfmodel.errors import PerfmodelError, Problem
 from perfmodel.spec.parallel import ParallelConfig
 from perfmodel.spec.record import RunRecord, read_records
 from perfmodel.validate.questions import BACKENDS, Question, Skip, question
+from perfmodel.verify.observe import usable_keys
 
 Kind = Literal["failed", "other", "unreadable", "doubtful", "units"]
 SHAPE = ("width", "height", "frames", "steps")
@@ -97,6 +98,9 @@ def _judge(record: RunRecord, session: Session, include_doubtful: bool) -> Taken
         return Aside(record, name, "failed", f"{record.error}{status}")
     if not record.measured_ms:
         return Aside(record, name, "failed", "no times in it")
+    if not usable_keys(record.measured_ms):
+        keys = ", ".join(record.measured_ms)
+        return Aside(record, name, "unreadable", f"only {keys}: nothing that is predicted")
     if record.doubtful and not include_doubtful:
         why = "marked doubtful; --include-doubtful takes it in"
         return Aside(record, name, "doubtful", why)

@@ -95,10 +95,10 @@ def _request(ctx: Context) -> str:
     return "\n".join(
         [
             f"id=$(curl -sS --fail-with-body {form} {base}/videos | {reader} id)",
-            f'until [ "$(curl -sS {base}/videos/$id | {reader} status)" != in_progress ] '
-            f'&& [ "$(curl -sS {base}/videos/$id | {reader} status)" != queued ]; '
+            f'until [ "$(curl -sS {base}/videos/"$id" | {reader} status)" != in_progress ] '
+            f'&& [ "$(curl -sS {base}/videos/"$id" | {reader} status)" != queued ]; '
             f"do sleep {POLL_S}; done",
-            f"curl -sS --fail-with-body -o {output_name(ctx)} {base}/videos/$id/content",
+            f'curl -sS --fail-with-body -o {output_name(ctx)} {base}/videos/"$id"/content',
         ]
     )
 
