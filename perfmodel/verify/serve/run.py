@@ -191,19 +191,24 @@ def end_all() -> None:
 
 
 @contextlib.contextmanager
-def running(folder: Path, script: str, log: str) -> Iterator[Child]:
-    """A script of a run in a process group of its own, stopped at the end whatever happens."""
-    child = runner.start(folder, script, log)
-    _GROUPS.add(child.pid)
+def running(folder: Path) -> Iterator[Child]:
+    """The server of a run in a process group of its own, stopped at the end whatever happens."""
+    note = folder / runner.SERVER_PID
+    server = runner.start(folder, "serve.sh", "server.log")
+    _GROUPS.add(server.pid)
     try:
-        yield child
+        runner.note_process(note, server.pid)
+        yield server
     finally:
-        runner.stop_group(child.pid, child)
-        _GROUPS.discard(child.pid)
+        runner.stop_group(server.pid, server)
+        _GROUPS.discard(server.pid)
+        note.unlink(missing_ok=True)
 
 
 def measure(folder: Path, job: dict[str, Any], ready_s: float) -> dict[str, Any]:
     """Start the server, wait until it is ready, benchmark it, stop it.
+
+    A job without a port has no server.
 
     Returns:
         The record that the benchmark wrote.
@@ -212,19 +217,15 @@ def measure(folder: Path, job: dict[str, Any], ready_s: float) -> dict[str, Any]
         RunFailed: no record without an error came of it.
         Interrupted: a signal came.
     """
-    port = job.get("port")
-    if port and runner.port_answers(int(port)):
+    limit_s = float(job.get("limit_s") or runner.DEFAULT_LIMIT_S)
+    if not job.get("port"):
+        return runner.benchmark(folder, None, time.monotonic() + limit_s)
+    port = int(job["port"])
+    if runner.port_answers(port):
         raise RunFailed(f"port {port} is in use by another server, which is left alone")
-    with running(folder, "serve.sh", "server.log") as server:
-        runner.note_process(folder / runner.SERVER_PID, server.pid)
-        try:
-            if port:
-                wait_ready(server, f"http://localhost:{port}{HEALTH}", ready_s)
-            with running(folder, "bench.sh", "bench.log") as bench:
-                runner.wait(server, bench, float(job.get("limit_s") or runner.DEFAULT_LIMIT_S))
-        finally:
-            (folder / runner.SERVER_PID).unlink(missing_ok=True)
-    return runner.last_record(folder, bench.returncode)
+    with running(folder) as server:
+        wait_ready(server, f"http://localhost:{port}{HEALTH}", ready_s)
+        return runner.benchmark(folder, server, time.monotonic() + limit_s)
 
 
 def wait_ready(server: Child, url: str, patience_s: float) -> None:
@@ -236,13 +237,9 @@ def wait_ready(server: Child, url: str, patience_s: float) -> None:
     """
     deadline = time.monotonic() + patience_s
     while not _answers(url):
-        if runner.ASKED:
-            raise Interrupted
-        if server.poll() is not None:
-            raise RunFailed(f"the server ended with code {server.returncode} before it was ready")
         if time.monotonic() > deadline:
             raise RunFailed(f"the server was not ready within {patience_s:g} s")
-        time.sleep(runner.POLL_S)
+        runner.watch(server, deadline + runner.GRACE_S)
 
 
 def _answers(url: str) -> bool:
