@@ -116,8 +116,6 @@ def serve(given: Given) -> Path:
     ready_s = READY_S if minutes is None else minutes * S_PER_MINUTE
     folder = Path(given.text("serve") or "")
     served = run_plan(folder, runs=names, ready_s=ready_s, say=say)
-    for name, reason in served.failed.items():
-        say(f"{name}: failed: {reason}")
     if not served.results.is_file() or not served.results.read_text(encoding="utf-8").strip():
         message = f"--serve {folder}: no run gave a record"
         raise BadInput(Problem("serve-results", message, "--serve", str(folder)))
