@@ -15,14 +15,8 @@ from perfmodel.cost.fits import laws_of_fit, load_priors
 
 ROOT = Path(__file__).parent.parent / "calibration"
 FITS = {fit["device"]: fit for fit in shipped_fits(ROOT / "fits")}
-DEVICES = tuple("a100-sxm-80g ascend-910c-die b200-sxm b300-sxm h100-sxm h200-sxm l40s".split())
-    "a100-sxm-80g",
-    "ascend-910c-die",
-    "b200-sxm",
-    "b300-sxm",
-    "h100-sxm",
-    "h200-sxm",
-    "l40s",
+DEVICES = tuple(
+    ["a100-sxm-80g", "ascend-910c-die", "b200-sxm", "b300-sxm", "h100-sxm", "h200-sxm", "l40s"]
 )
 
 # Mean error in percent over the thinned rows of each device; may only fall without a reason.
