@@ -14,6 +14,7 @@ from perfmodel.calibrate.priors import family_medians
 from perfmodel.calibrate.records import read_records
 from perfmodel.calibrate.report import report_lines
 from perfmodel.calibrate.run import calibrate
+from perfmodel.calibrate.score import validate_microbench
 from perfmodel.calibrate.split import held_out, shape_key, top_work
 from perfmodel.calibrate.study import Options, Space, from_unit, to_unit
 from perfmodel.catalog import load_device
@@ -21,7 +22,6 @@ from perfmodel.cost import collective, gemm
 from perfmodel.cost.fits import Parameter, laws_of_fit, load_laws
 from perfmodel.cost.machine import Rates
 from perfmodel.errors import BadInput, MissingData
-from perfmodel.calibrate.score import validate_microbench
 
 DEVICE = load_device("h100-sxm")
 RATES = Rates.of(DEVICE)

@@ -10,6 +10,7 @@ import typer
 from perfmodel.errors import BadInput, Problem
 
 if TYPE_CHECKING:
+    from perfmodel.calibrate.run import Calibration
     from perfmodel.spec.hardware import Device
 
 
@@ -52,8 +53,6 @@ def command(
     seed: Annotated[int, typer.Option("--seed", help="of the study")] = 20260901,
 ) -> None:
     """Fit the cost laws to RECORDS and write calibration/fits/<device>.json."""
-    from perfmodel.calibrate.fitfile import fit_document, write_fit
-    from perfmodel.calibrate.report import report_lines
     from perfmodel.calibrate.run import calibrate
     from perfmodel.calibrate.study import Options
 
@@ -62,7 +61,6 @@ def command(
         raise BadInput(_choice("--sampler", sampler, ("tpe", "cmaes")))
     if prior is not None:
         _check_family(prior)
-    target = out or Path("calibration") / "fits" / f"{hardware.id}.json"
     options = Options(
         trials=trials,
         jobs=jobs,
@@ -81,6 +79,14 @@ def command(
         extrapolation=extrapolation,
         progress=lambda name: typer.echo(f"fitting {name}", err=True),
     )
+    _show(result, out or Path("calibration") / "fits" / f"{hardware.id}.json", prior)
+
+
+def _show(result: Calibration, target: Path, prior: str | None) -> None:
+    """Warnings, the fit file, the report."""
+    from perfmodel.calibrate.fitfile import fit_document, write_fit
+    from perfmodel.calibrate.report import report_lines
+
     for problem in (*result.records.problems, *result.refused):
         typer.echo(problem.line(), err=True)
     document = fit_document(result, prior)

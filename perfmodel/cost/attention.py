@@ -166,16 +166,8 @@ def cost_attention(op: Attention, machine: Machine, *, sustained: bool = True) -
         dims = {name: as_float(v) for name, v in dims.items()}
         kernel = np.minimum.reduce(
             [
-                attention_time_s(
-                    values,
-                    rates,
-                    dtype,
-                    causal=op.causal,
-                    kernel_rate=rate,
-                    kernel_exp=exp_rate,
-                    **dims,
-                )
-                for rate, exp_rate in choice.options
+                attention_time_s(values, rates, dtype, causal=op.causal, **dims, **factors)
+                for factors in choice.factors()
             ]
         )
         kernel = values["launch_s"] + (kernel - values["launch_s"]) / slow

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from perfmodel.cost.fits import Law
 from perfmodel.cost.machine import Machine
+from perfmodel.cost.result import FloatArray, as_float
 from perfmodel.ops import Attention
 
 BACKEND_KERNELS: dict[str, tuple[str, ...]] = {
@@ -52,6 +54,11 @@ class KernelChoice:
 
     options: tuple[tuple[float, float], ...]
     provenance: str
+
+    def factors(self) -> Iterator[dict[str, FloatArray]]:
+        """Keyword arguments of `attention_time_s` for each kernel."""
+        for rate, exp_rate in self.options:
+            yield {"kernel_rate": as_float(rate), "kernel_exp": as_float(exp_rate)}
 
     def scaled(self, factor: float, provenance: str) -> KernelChoice:
         """The same kernels, all faster by `factor`."""

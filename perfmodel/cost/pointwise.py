@@ -14,7 +14,7 @@ import numpy as np
 from perfmodel.cost.fits import Law, Parameter, values_of
 from perfmodel.cost.machine import Machine
 from perfmodel.cost.result import LATENCY, MEMORY, Costed, FloatArray, as_float, outside
-from perfmodel.ops import Pointwise
+from perfmodel.ops import Ints, Pointwise
 
 PARAMETERS = (
     Parameter(
@@ -26,7 +26,7 @@ PARAMETERS = (
 
 
 def pointwise_time_s(
-    floor_s: float, bandwidth_bytes_per_s: float, launches: float, moved_bytes: FloatArray
+    floor_s: float, bandwidth_bytes_per_s: float, launches: Ints, moved_bytes: FloatArray
 ) -> FloatArray:
     """``launches * floor + bytes / bandwidth``."""
     return launches * floor_s + as_float(moved_bytes) / bandwidth_bytes_per_s
