@@ -27,6 +27,10 @@ STAGED_COPIES = 2
 HOST_STAGING_BYTES_PER_S = 100 * GIGA
 # One direction of the CPU-to-CPU link (prior; two or three UPI links of 20.8 GB/s, or xGMI).
 SOCKET_LINK_BYTES_PER_S = 60 * GIGA
+# What all-to-all between peers reaches over that link together, in one direction.  Prior: 8 x L40
+# and 8 x L20 lose 13 s and 5 s to Ulysses in xDiT's PixArt tables, 2 to 4 GB/s, where one stream
+# of a ring passes at more than 10 GB/s and copies through host memory (8 x RTX 4090) at 12 GB/s.
+SOCKET_PEERS_BYTES_PER_S = 4 * GIGA
 
 
 class Tier(IntEnum):
@@ -151,7 +155,8 @@ class Topology:
         """Through the CPU: own slot, staging without peer access, and the CPU-to-CPU link.
 
         Assumes full-duplex slots below one root complex per CPU that peers cross at slot rate,
-        devices dealt evenly to the CPUs in rank order.
+        devices dealt evenly to the CPUs in rank order.  Many peers that write across the CPU link
+        at once get far less of it than one stream does.
         """
         sockets = max(1, min(self.system.sockets, self.node))
         per_socket = -(-self.node // sockets)
@@ -165,6 +170,9 @@ class Topology:
         crossing = ~_inside(ranks, stride, groups, per_socket)
         together = np.clip(np.minimum(groups, active // np.maximum(ranks, 1)), 1, None)
         share = _cut_share(SOCKET_LINK_BYTES_PER_S, ranks, together, pattern)
+        if pattern != "ring" and self.system.p2p:
+            peers = _cut_share(SOCKET_PEERS_BYTES_PER_S, ranks, together, pattern)
+            share = np.where(ranks > 2, peers, share)
         return np.where(crossing, np.minimum(rate, share), rate)
 
     def network_rate(self, ranks: Ints, stride: Ints, groups: Ints, pattern: Pattern) -> Floats:

@@ -16,6 +16,7 @@ from perfmodel.spec.hardware import DescribedLink
 from perfmodel.topology import (
     HOST_STAGING_BYTES_PER_S,
     SOCKET_LINK_BYTES_PER_S,
+    SOCKET_PEERS_BYTES_PER_S,
     Tier,
     Topology,
     _inside,
@@ -116,13 +117,15 @@ def test_groups_over_two_sockets_share_the_cpu_link():
     assert rate("8xL40S", 2, 1, 4, sockets=2)[1] == 32 * GB
     # all-to-all of 8: 4 ranks send 4 of 7 messages across
     assert rate("8xL40S", 8, pattern="pairwise", sockets=2)[1] == pytest.approx(
-        SOCKET_LINK_BYTES_PER_S * 7 / 16
+        SOCKET_PEERS_BYTES_PER_S * 7 / 16
     )
     assert rate("8xL40S", 8, pattern="pairwise", sockets=1)[1] == 32 * GB
     # two groups of 4: 2 ranks of each send 2 of 3 messages across
     assert rate("8xL40S", 4, 2, 2, pattern="pairwise", sockets=2)[1] == pytest.approx(
-        SOCKET_LINK_BYTES_PER_S * 3 / 4 / 2
+        SOCKET_PEERS_BYTES_PER_S * 3 / 4 / 2
     )
+    # one pair across is a single stream
+    assert rate("8xL40S", 2, 4, 1, pattern="pairwise", sockets=2)[1] == 32 * GB
 
 
 def test_without_peer_access_copies_bounce_through_host_memory():

@@ -40,8 +40,14 @@ from perfmodel.shapes import ceil_div
 from perfmodel.spec.parallel import Layouts
 
 ACTIVATION_BYTES = dtype_bytes("bf16")
-MERGE_BYTES = 2 * dtype_bytes("fp32") + ACTIVATION_BYTES
-"""Per output element of a ring merge: accumulator read and written in fp32, the chunk read."""
+WIDE_BYTES = dtype_bytes("fp32")
+MERGE_BYTES = ACTIVATION_BYTES + 9 * WIDE_BYTES
+"""Per output element of a ring merge, torch operations that nothing fuses: the chunk widened,
+subtracted from the accumulator, weighted, and subtracted from it again."""
+MERGE_LAUNCHES = 4
+"""Those four; what updates the log-sum-exp of a row launches while they run."""
+ACCUMULATOR_BYTES = 2 * (ACTIVATION_BYTES + WIDE_BYTES)
+"""Per output element: the first chunk widened to the accumulator, and the result narrowed."""
 
 
 def local_tokens(tokens: Ints, layouts: Layouts) -> NDArray[np.int64]:
@@ -121,7 +127,7 @@ def split_self_attention(
         first,
         first_chunk,
         later,
-        _ring_merge(op, layouts, queries, heads),
+        *_ring_merge(op, layouts, queries, heads),
         *_ulysses_messages(op, layouts, padded // layouts.sequence_parallel, copies),
         *_ring_messages(op, layouts, chunk, kv_heads),
         *_allgather_messages(op, layouts, padded),
@@ -197,14 +203,23 @@ def _ring_messages(
 
 def _ring_merge(
     op: Attention, layouts: Layouts, queries: NDArray[np.int64], heads: Ints
-) -> Pointwise:
+) -> list[Op]:
     elements = np.asarray(op.batch, float) * queries * heads * op.head_dim
-    return Pointwise(
+    merge = Pointwise(
         name="ring merge",
         count=op.count * (layouts.ring - 1),
         bytes_moved=elements * MERGE_BYTES,
+        launches=MERGE_LAUNCHES,
         rows=Rows.TOKENS,
     )
+    accumulator = Pointwise(
+        name="ring accumulator",
+        count=op.count * (layouts.ring > 1),
+        bytes_moved=elements * ACCUMULATOR_BYTES,
+        launches=2,
+        rows=Rows.TOKENS,
+    )
+    return [merge, accumulator]
 
 
 def _allgather_messages(op: Attention, layouts: Layouts, padded: NDArray[np.int64]) -> list[Op]:
