@@ -1,0 +1,1 @@
+"""Fit the cost laws to measurements."""
