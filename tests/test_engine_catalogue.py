@@ -10,7 +10,6 @@ from perfmodel.engines.vllm_omni.behaviour import default_backend, platform_of
 from perfmodel.engines.vllm_omni.pipelines import pipeline_of
 from perfmodel.spec.workload import Options
 
-
 PIPELINES = {
     "cosmos3": "Cosmos3",
     "wan": "Wan",

@@ -40,7 +40,7 @@ def test_every_model_runs_with_its_defaults_alone(name: str) -> None:
             defaults.height,
             defaults.frames,
         )
-        assert rules(shape) <= {"patch-padding"}
+        assert rules(shape) <= {"patch-padding", "chunks"}
         assert shape.video_tokens > 0
         work = family(model).denoise(model, shape, Traits())
         assert work.per_forward

@@ -242,9 +242,7 @@ def transfer_cases(preset: Preset, scale: Scale) -> list[Case]:
     """Host-device copies, pinned and pageable; 720p frames in uint8 are 2.8 MB each."""
     sizes = [64 * KIB, 256 * KIB, MIB, 2 * MIB, 4 * MIB, 16 * MIB, 32 * MIB, 64 * MIB]
     if scale == "accelerator":
-        sizes += (
-            [256 * MIB] if preset == "quick" else [128 * MIB, 256 * MIB, 522_547_200, GIB]
-        )
+        sizes += [256 * MIB] if preset == "quick" else [128 * MIB, 256 * MIB, 522_547_200, GIB]
     grid = [*product(("h2d", "d2h"), ("pinned", "pageable")), ("h2h", "pageable")]
     return [
         TransferCase(memory, direction, size) for (direction, memory), size in product(grid, sizes)

@@ -40,6 +40,29 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Residency:
+    """Where an engine keeps weights unless told otherwise, and how wide it loads them.
+
+    Attributes:
+        text_encoder_bits, vae_bits: as loaded for this model; 0 = as the engine loads all models.
+        resident_multiple: a device that holds all weights of a rank this many times keeps them
+            all; 0: the engine has no such rule. Quantised transformers are not counted.
+        streamed: on any other device separate encoders come from the host layer by layer; what
+            lies outside their layers stays.
+        fold_min_width: encoders at least this wide are divided over the ranks of a replica, if
+            these reach each other's memory; 0: never.
+        quantizes_text: separate encoders are quantised with the transformer.
+    """
+
+    text_encoder_bits: int = 0
+    vae_bits: int = 0
+    resident_multiple: float = 0.0
+    streamed: bool = False
+    fold_min_width: int = 0
+    quantizes_text: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
     """How one engine version runs one model on one device, options resolved.
 
@@ -81,6 +104,7 @@ class Behaviour:
         result_crosses_processes: a server process of its own answers, so the clip is copied to it.
         time_ends: what the engine's published end-to-end time ends with: ``response``, or
             ``result`` when the file is written after the clock stopped.
+        residency: where weights are kept by default; None: on the device, as the options say.
         options: the user's options with the engine's defaults filled in.
         assumed: option names that the user did not give.
         sources: where the facts were read.
@@ -133,6 +157,7 @@ class Behaviour:
     fused_blocks: bool = False
     result_crosses_processes: bool = True
     time_ends: str = "response"
+    residency: Residency | None = None
     options: Options = field(default_factory=Options)
     assumed: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()

@@ -101,7 +101,8 @@ def _candidates(config: ParallelConfig, world: int) -> Iterator[ParallelConfig]:
             if config.hsdp > 1 and world > 1:
                 yield replace(row, hsdp=world)
     if config.hsdp > 1 and world > 1:
-        yield ParallelConfig(hsdp=world, vae_tiling=config.vae_tiling)
+        for patch in patches:
+            yield ParallelConfig(hsdp=world, vae_patch=patch, vae_tiling=config.vae_tiling)
 
 
 def _factorisations(number: int, places: int) -> Iterator[tuple[int, ...]]:

@@ -30,6 +30,8 @@ class Terms:
         hsdp_text_encoder: weight sharding covers separate text encoders too.
         offload_keeps_denoiser: model offload leaves the denoiser on the device for the decode.
         transformer_bits, text_encoder_bits, vae_bits: bits as loaded; 0 = as the model file says.
+        quantizes_on_device: weights are loaded wide and quantised on the device, so that the load
+            phase holds them all; every parameter of the transformer is quantised then.
         extra_bytes_per_element: extra live bytes per token and hidden element of this engine's
             transformer code (rotary embedding in complex double precision, fp32 residual).
     """
@@ -51,6 +53,7 @@ class Terms:
     transformer_bits: int = 0
     text_encoder_bits: int = 0
     vae_bits: int = 0
+    quantizes_on_device: bool = False
     extra_bytes_per_element: float = 0.0
 
 

@@ -136,20 +136,27 @@ def _inside(answer: VerifyAnswer) -> str:
     )
 
 
+LONGEST = 60
+MOST_ASIDE = 12
+"""Runs that are set aside and shown; a file may hold those of many other jobs."""
+
+
 def _add_aside(page: Page, runs: Sequence[VerifiedRun]) -> None:
     if not runs:
         return
     page.blank()
+    failed_first = sorted(runs, key=lambda run: run.status == "set aside")
+    shown = failed_first[:MOST_ASIDE]
     page.table(
         [
-            Column("not used", [_name(run) for run in runs], right=False),
-            Column("status", [run.status for run in runs], right=False),
-            Column("why", [_short(run.reason) for run in runs], right=False),
+            Column("not used", [_name(run) for run in shown], right=False),
+            Column("status", [run.status for run in shown], right=False),
+            Column("why", [_short(run.reason) for run in shown], right=False),
         ]
     )
-
-
-LONGEST = 60
+    if len(runs) > len(shown):
+        more = len(runs) - len(shown)
+        page.paragraph(f"and {more} more; the JSON lists all with reasons", indent=2)
 
 
 def _short(text: str | None) -> str:

@@ -65,6 +65,8 @@ class Component:
         tp_params: the part that tensor parallelism divides.
         quantizable_params: the part that a quantised checkpoint stores in the low precision.
         when: phases that need it: any of text_encode, vae_encode, denoise, vae_decode.
+        layer_params, layers: the layers of a separate encoder and their number (an engine may
+            stream them from the host); width: its hidden size.
     """
 
     name: str
@@ -76,6 +78,9 @@ class Component:
     tp_params: int = 0
     quantizable_params: int = 0
     when: tuple[str, ...] = ()
+    layer_params: int = 0
+    layers: int = 0
+    width: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

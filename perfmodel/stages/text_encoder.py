@@ -90,6 +90,9 @@ def component(name: str, position: int = 1) -> Component:
         kind="text_encoder",
         params=params(encoder),
         when=("text_encode",),
+        layer_params=encoder.layers * _block_params(encoder),
+        layers=encoder.layers,
+        width=encoder.hidden,
     )
 
 

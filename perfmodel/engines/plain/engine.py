@@ -193,5 +193,6 @@ def _with_model(base: Behaviour, found: ModelFacts) -> Behaviour:
         has_text_encoder_tp="text_encoder_tp" in axes,
         has_spatial_shard=found.banded_vae,
         vae_result_on_rank0=not found.vae_everywhere,
+        residency=found.residency,
         offload_modes=found.offload_modes,
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from perfmodel.engines.base import Commands, Context, Version
+from perfmodel.engines.base import Commands, Context, Residency, Version
 from perfmodel.errors import BadInput, Problem
 from perfmodel.spec.parallel import ParallelConfig
 
@@ -58,6 +58,8 @@ class ModelFacts:
         boundary_ratio: expert boundary that wins over the checkpoint's.
         text_split: sequence parallelism divides the text of a joint attention too.
         valid_text_only: padded text is cut, or runs unmasked, in models that would mask it.
+        residency: where weights are kept by default.
+        vae_tiled: a decode is tiled unless told otherwise.
     """
 
     pipeline: str
@@ -83,6 +85,8 @@ class ModelFacts:
     closing_steps: int = 0
     text_split: bool = False
     valid_text_only: bool = False
+    residency: Residency | None = None
+    vae_tiled: bool = False
 
 
 Attention = Callable[[DeviceLike], str]
