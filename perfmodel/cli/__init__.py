@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -19,6 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     # a short process that makes many small objects and no garbage: collecting costs a tenth of it
     gc.set_threshold(COLLECT_AFTER)
+    # and so does the last collection: memory goes back with the process anyway
+    atexit.register(gc.freeze)
     # otherwise pydantic reads the entry points of every installed package to look for plugins
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from perfmodel.cli.app import run

@@ -6,6 +6,7 @@ import time
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from perfmodel.cli import arrays
 from perfmodel.cli.command import flag_command
 from perfmodel.cli.flags import BY_KEY, COMMANDS, OUTPUT, PARALLEL, SEARCH, VARY, WORK
 from perfmodel.cli.given import Given, Value
@@ -31,6 +32,7 @@ def command(given: Given) -> int:
     Example: perfmodel compare --frames 189 --vary gpus=4xB300,8xH200
     """
     started = time.perf_counter()
+    arrays.load()
     from perfmodel.cli.output import emit, read_target
     from perfmodel.cli.values import Collector
 

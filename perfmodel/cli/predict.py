@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from perfmodel.cli import arrays
 from perfmodel.cli.command import flag_command
 from perfmodel.cli.flags import BESIDE, COMMANDS, OUTPUT, PARALLEL, WORK
 from perfmodel.cli.given import Given
@@ -29,6 +30,7 @@ def command(given: Given) -> int:
     Example: perfmodel predict --gpus 4xB300 --parallel -- vllm serve MODEL --omni --usp 4
     """
     started = time.perf_counter()
+    arrays.load()
     from perfmodel.cli.inputs import read_inputs
     from perfmodel.cli.output import emit, read_target
     from perfmodel.cli.values import Collector

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from perfmodel.cli import arrays
 from perfmodel.cli.command import flag_command
 from perfmodel.cli.flags import COMMANDS, OUTPUT, REJECTED, SEARCH, WORK
 from perfmodel.cli.given import Given
@@ -22,6 +23,7 @@ def command(given: Given) -> int:
     Example: perfmodel recommend --gpus 4xB300 --frames 189
     """
     started = time.perf_counter()
+    arrays.load()
     from perfmodel.cli.inputs import read_inputs
     from perfmodel.cli.output import emit, read_target
     from perfmodel.cli.values import Collector

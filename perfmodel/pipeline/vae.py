@@ -23,6 +23,9 @@ from perfmodel.placement import vae
 
 Ints64 = NDArray[np.int64]
 
+MAPS_AT_ONCE = 128
+"""Maps whose columns are summed together: about a quarter of a megabyte."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VaeKind:
@@ -99,7 +102,8 @@ def _busiest_rank(pieces: list[Line], dealt: vae.Dealt, host_each_s: float) -> I
 def _over_maps(pieces: list[Line], dealt: vae.Dealt, busiest: Ints64) -> list[Line]:
     """Lines over pieces as lines over maps; work of one execution is the weighted mean.
 
-    All columns of all lines are gathered at once, piece by piece of a map.
+    All columns of all lines are gathered at once, piece by piece of a map, for so few maps at a
+    time that they stay in the cache of the processor.
     """
     maps = len(busiest)
     columns = [
@@ -115,10 +119,16 @@ def _over_maps(pieces: list[Line], dealt: vae.Dealt, busiest: Ints64) -> list[Li
         )
     ]
     table = np.stack(columns, axis=1)
-    whole = np.zeros((maps, table.shape[1]))
-    for place in np.flatnonzero(busiest.any(axis=0)):
-        whole += busiest[:, place, None] * table[dealt.kind[:, place]]
-    sums = np.ascontiguousarray(whole.T).reshape(len(pieces), -1, maps)
+    sums = np.empty((table.shape[1], maps))
+    places = np.flatnonzero(busiest.any(axis=0))
+    for start in range(0, maps, MAPS_AT_ONCE):
+        few = slice(start, start + MAPS_AT_ONCE)
+        whole = np.zeros((len(busiest[few]), table.shape[1]))
+        for place in places:
+            each = table[dealt.kind[few, place]]
+            each *= busiest[few, place, None]
+            whole += each
+        sums[:, few] = whole.T
     none, alone = np.zeros(maps), np.ones(maps, np.int64)
     return [
         replace(
@@ -132,7 +142,9 @@ def _over_maps(pieces: list[Line], dealt: vae.Dealt, busiest: Ints64) -> list[Li
             message_bytes=none,
             group_size=alone,
         )
-        for line, (count, seconds, roof_s, launches, flops, moved) in zip(pieces, sums, strict=True)
+        for line, (count, seconds, roof_s, launches, flops, moved) in zip(
+            pieces, sums.reshape(len(pieces), -1, maps), strict=True
+        )
     ]
 
 
