@@ -116,7 +116,8 @@ def table_of(
     usable_bytes: float = 1e9,
     **options: object,
 ) -> MemoryTable:
-    engine = SimpleNamespace(engine="vllm-omni", date="", options=Options(**options))
+    chosen = Options(**options)
+    engine = SimpleNamespace(engine="vllm-omni", date="", options=chosen, residency=None)
     machine = SimpleNamespace(usable_bytes=usable_bytes, gpus_per_node=8)
     return memory(
         components, WORK, shape or shape_of(), Layouts.of(configs), vae=VAE, behaviour=engine,

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perfmodel.engines.base import Residency
 from perfmodel.memory import vae as vae_model
-from perfmodel.memory.denoise import denoise, text_live
+from perfmodel.memory.denoise import Live, denoise, text_live
+from perfmodel.memory.residency import encoder_shares, is_separate_encoder, model_terms
 from perfmodel.memory.table import PARTS, WEIGHTS, MemoryTable
 from perfmodel.memory.terms import Terms, load_terms
 from perfmodel.memory.vae import VaeMemory
 from perfmodel.memory.weights import (
     PHASES,
+    QUANTIZED_BITS,
     Held,
     held,
     in_denoiser,
@@ -47,6 +51,10 @@ class EngineFacts(Protocol):
     def options(self) -> Options:
         """Options with the engine's defaults filled in."""
 
+    @property
+    def residency(self) -> Residency | None:
+        """Where weights are kept by default; None: on the device, as the options say."""
+
 
 class Machine(Protocol):
     """The part of ``spec.hardware.System`` that memory depends on."""
@@ -58,6 +66,10 @@ class Machine(Protocol):
     @property
     def gpus_per_node(self) -> int:
         """Devices of one host."""
+
+    @property
+    def p2p(self) -> bool:
+        """Devices of a host reach each other's memory."""
 
 
 @dataclass(slots=True)
@@ -111,17 +123,12 @@ def memory(
     options = behaviour.options
     if terms is None:
         terms = load_terms(behaviour.engine, behaviour.date, options.offload)
+    terms = model_terms(terms, behaviour.residency)
+    shares = encoder_shares(components, layouts, options.dtype, terms, behaviour.residency, system)
     count = len(layouts)
     sheet = _Sheet(np.zeros((len(PHASES), len(PARTS), count)), np.zeros((len(PHASES), count)))
-    host, loading = _weights(sheet, components, layouts, options, terms)
-    live = denoise(work, shape, layouts, terms)
-    for part, value in (
-        ("activations", live.activations),
-        ("collectives", live.collectives),
-        ("workspace", live.workspace),
-    ):
-        sheet.add("denoise", part, value)
-    sheet.add_slack("denoise", terms.denoise_slack_frac * (live.activations + live.collectives))
+    host, loading = _weights(sheet, components, layouts, options, terms, shares)
+    _denoiser(sheet, denoise(work, shape, layouts, terms), terms)
     sheet.add("text_encode", "activations", text_live(text_ops, layouts))
     vae = vae_model.with_bits(vae, terms.vae_bits)
     for phase, passes in (("vae_encode", vae_model.encode), ("vae_decode", vae_model.decode)):
@@ -144,12 +151,24 @@ def memory(
     )
 
 
+def _denoiser(sheet: _Sheet, live: Live, terms: Terms) -> None:
+    """Add what the denoiser holds beside its weights."""
+    for part, value in (
+        ("activations", live.activations),
+        ("collectives", live.collectives),
+        ("workspace", live.workspace),
+    ):
+        sheet.add("denoise", part, value)
+    sheet.add_slack("denoise", terms.denoise_slack_frac * (live.activations + live.collectives))
+
+
 def _weights(
     sheet: _Sheet,
     components: tuple[Component, ...],
     layouts: Layouts,
     options: Options,
     terms: Terms,
+    shares: Sequence[Column],
 ) -> tuple[Column, Column]:
     """Add the weights of all phases; returns host bytes of one rank while running and loading."""
     offload = options.offload
@@ -159,7 +178,7 @@ def _weights(
         for index, component in enumerate(components)
         if offload == "model" and offloaded(component, offload)
     ]
-    residents = [part.resident for part in parts]
+    residents = [part.resident * share for part, share in zip(parts, shares, strict=True)]
     for index, value in zip(
         swapped, one_at_a_time([residents[index] for index in swapped]), strict=True
     ):
@@ -167,15 +186,27 @@ def _weights(
     for component, resident in zip(components, residents, strict=True):
         row = PARTS.index(COLUMN_OF.get(component.kind, "weights"))
         sheet.parts[:, row] += resident
+    if terms.quantizes_on_device and options.dtype in QUANTIZED_BITS:
+        _wide_load(sheet, components, layouts, terms)
     _gathered(sheet, components, parts, terms)
     separate = [
         loaded_bits(component, terms) / 8 * component.params
         for component in components
-        if component.kind == "text_encoder" and not in_denoiser(component)
+        if is_separate_encoder(component)
     ]
     host = sum((part.host for part in parts), np.zeros(len(layouts)))
     loading = sum((part.loading for part in parts), np.full(len(layouts), max(separate, default=0)))
     return host, loading
+
+
+def _wide_load(
+    sheet: _Sheet, components: tuple[Component, ...], layouts: Layouts, terms: Terms
+) -> None:
+    """Quantisation on the device: while loading, all weights are there at full width."""
+    sheet.parts[PHASES.index("load"), : len(WEIGHTS)] = 0.0
+    for component in components:
+        wide = held(component, layouts, "bf16", "none", terms).resident[PHASES.index("load")]
+        sheet.add("load", COLUMN_OF.get(component.kind, "weights"), wide)
 
 
 def _gathered(
@@ -183,7 +214,7 @@ def _gathered(
 ) -> None:
     """Full blocks under weight sharding: live where they run, cached blocks afterwards."""
     for component, part in zip(components, parts, strict=True):
-        if component.kind == "text_encoder" and not in_denoiser(component):
+        if is_separate_encoder(component):
             sheet.add("text_encode", "collectives", part.gathered)
     inside = [
         part.gathered

@@ -177,7 +177,7 @@ def _covered(extent: Ints, vae: VaeMemory) -> tuple[NDArray[np.int64], NDArray[n
 def encode(
     vae: VaeMemory, shape: Shape, layouts: Layouts, options: Options, terms: Terms
 ) -> VaeLive:
-    """Live bytes of the encode phase: the clip, its folded copy and one map (or tile).
+    """Live bytes of the encode phase: the clip, its folded copy and one map (or tile, or share).
 
     0 without an image or video condition.
     """
@@ -194,10 +194,13 @@ def encode(
     whole = scale * np.asarray(vae.encode_live(shape.condition_frames, *sides), np.float64)
     tile = scale * np.asarray(vae.encode_live(shape.condition_frames, *edges), np.float64)
     cut = tiled(vae, shape, layouts, options.vae_tiling)
+    sharded = cut & (layouts.vae_patch > 1) & (options.vae_mode != "tile")
+    share = whole / np.where(sharded, layouts.vae_patch, 1)
+    tiles = cut & ~sharded
     return VaeLive(
-        activations=np.where(cut, tile, whole) + 2 * clip,
+        activations=np.where(tiles, tile, share) + 2 * clip,
         collectives=none,
-        slack=np.where(cut, 0.0, whole * terms.vae_slack_frac),
+        slack=np.where(tiles, 0.0, share * terms.vae_slack_frac),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,8 @@ class _Sizes:
 
 
 def _sizes(component: Component, dtype: str, terms: Terms) -> _Sizes:
+    if terms.quantizes_on_device and component.kind == "transformer":
+        component = replace(component, quantizable_params=component.params)
     bits = loaded_bits(component, terms)
     width = bits / BITS_PER_BYTE
     low = QUANTIZED_BITS.get(dtype, float(DTYPE_BITS.get(dtype, bits)))

@@ -107,11 +107,13 @@ def _resolved(
     backend = facts.aliases.get(chosen.upper(), backend_name(chosen)) if chosen else ""
     compiled = options.compile if options.compile is not None else bool(found and found.compiled)
     banded = bool(found and found.banded_vae) and options.vae_mode == "tile"
+    tiles = bool(found and found.vae_tiled) and options.vae_tiling == "auto"
     fast_path = options.vae_fast_path or (found.vae_fast_path if found else "off")
     update = {
         "attention_backend": backend or facts.attention(device),
         "compile": compiled and platform != "npu",
         "vae_fast_path": fast_path,
+        "vae_tiling": "on" if tiles else options.vae_tiling,
         "vae_mode": "spatial_shard_height" if banded else options.vae_mode,
     }
     filled = tuple(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from perfmodel.engines.base import Residency
 from perfmodel.engines.diffusers.commands import read_launch, render
 from perfmodel.engines.diffusers.facts import FACTS as DIFFUSERS
 from perfmodel.engines.diffusers.facts import PLAIN, WAN
@@ -38,6 +39,9 @@ _LIGHTX2V = ModelFacts(
     offload_modes=("none", "auto", "model", "layerwise"),
 )
 
+# Its CogVideoX script quantises the text encoder too; the FLUX script the transformer only.
+_COGVIDEOX = replace(PLAIN, residency=Residency(quantizes_text=True))
+
 # They drop the text mask of HunyuanVideo, so that a plain kernel can run.
 _UNMASKED = ((r"(fast)?hunyuan", replace(PLAIN, valid_text_only=True)), *DIFFUSERS.models)
 
@@ -58,7 +62,8 @@ FACTS: Mapping[str, Facts] = {
             "diffusers with torchao",
             "https://github.com/sayakpaul/diffusers-torchao",
             models=tuple(
-                (pattern, replace(found, compiled=True)) for pattern, found in DIFFUSERS.models
+                (pattern, replace(found, compiled=True))
+                for pattern, found in ((r"cogvideox", _COGVIDEOX), *DIFFUSERS.models)
             ),
         ),
         _like_diffusers(

@@ -1,0 +1,116 @@
+"""What an engine leaves on the host by default, and what it divides beyond the named axes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.engines.base import Residency
+from perfmodel.memory.terms import Terms
+from perfmodel.memory.weights import QUANTIZED_BITS, in_denoiser, loaded_bits
+from perfmodel.spec.parallel import Layouts
+from perfmodel.stages.base import Component
+from perfmodel.units import BITS_PER_BYTE
+
+Column = NDArray[np.float64]
+
+
+class Host(Protocol):
+    """What decides between device and host."""
+
+    @property
+    def usable_bytes(self) -> float:
+        """Of one device."""
+
+    @property
+    def gpus_per_node(self) -> int:
+        """Devices of one host."""
+
+    @property
+    def p2p(self) -> bool:
+        """Devices of a host reach each other's memory."""
+
+
+def model_terms(terms: Terms, residency: Residency | None) -> Terms:
+    """The terms with the widths at which the engine loads this model's encoders and VAE."""
+    if residency is None:
+        return terms
+    return replace(
+        terms,
+        text_encoder_bits=residency.text_encoder_bits or terms.text_encoder_bits,
+        vae_bits=residency.vae_bits or terms.vae_bits,
+    )
+
+
+def is_separate_encoder(component: Component) -> bool:
+    """Whether the component is an encoder outside the denoiser."""
+    return component.kind == "text_encoder" and not in_denoiser(component)
+
+
+def encoder_shares(
+    components: tuple[Component, ...],
+    layouts: Layouts,
+    dtype: str,
+    terms: Terms,
+    residency: Residency | None,
+    system: Host,
+) -> list[Column]:
+    """For each component, the share of its weights that stays on a rank, by configuration.
+
+    Formula: 1 for all but separate encoders; for these quantised share x kept share / ranks, where
+        ranks = those of a replica if the encoder is wide and they reach each other, else 1;
+        kept = (outside the layers + the live layers) / all where layers are streamed, else 1.
+    """
+    if residency is None:
+        return [np.ones(len(layouts))] * len(components)
+    resident = _all_resident(components, layouts, dtype, terms, residency, system)
+    ranks = _fold_ranks(layouts, residency, system)
+    shares = []
+    for component in components:
+        share = np.ones(len(layouts))
+        if is_separate_encoder(component):
+            if residency.quantizes_text and dtype in QUANTIZED_BITS:
+                share = share * QUANTIZED_BITS[dtype] / loaded_bits(component, terms)
+            if residency.streamed and component.layers:
+                share = np.where(resident, share, share * _kept_share(component, terms))
+            if 0 < residency.fold_min_width <= component.width:
+                share = share / ranks
+        shares.append(share)
+    return shares
+
+
+def _kept_share(component: Component, terms: Terms) -> float:
+    """Share of an encoder on the device while its layers come from the host one by one."""
+    live = min(terms.layerwise_live_blocks / component.layers, 1.0)
+    kept = component.params - component.layer_params * (1.0 - live)
+    return kept / max(component.params, 1)
+
+
+def _all_resident(
+    components: tuple[Component, ...],
+    layouts: Layouts,
+    dtype: str,
+    terms: Terms,
+    residency: Residency,
+    system: Host,
+) -> NDArray[np.bool_]:
+    """Whether the device is so large that everything stays; tensor parallelism divides blocks."""
+    if not residency.resident_multiple or dtype in QUANTIZED_BITS:
+        return np.zeros(len(layouts), np.bool_)
+    total = np.zeros(len(layouts))
+    for component in components:
+        size = component.params * loaded_bits(component, terms) / BITS_PER_BYTE
+        total = total + (size / layouts.tp if component.kind == "transformer" else size)
+    return np.asarray(system.usable_bytes >= residency.resident_multiple * total)
+
+
+def _fold_ranks(layouts: Layouts, residency: Residency, system: Host) -> NDArray[np.int64]:
+    """Ranks of a replica that share one copy of a wide encoder."""
+    if not residency.fold_min_width or not system.p2p:
+        return np.ones(len(layouts), np.int64)
+    one_host = layouts.world_size <= system.gpus_per_node
+    ranks = np.where(one_host, layouts.world_size // layouts.dp, 1)
+    return np.asarray(np.maximum(ranks, 1), np.int64)
