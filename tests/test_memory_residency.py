@@ -8,7 +8,7 @@ import pytest
 from perfmodel.api import predict
 from perfmodel.catalog import parse_gpus
 from perfmodel.engines.base import Residency
-from perfmodel.memory import load_terms
+from perfmodel.memory import PHASES, load_terms
 from perfmodel.memory.residency import encoder_shares, is_separate_encoder, model_terms
 from perfmodel.memory.weights import held
 from perfmodel.spec.parallel import Layouts, ParallelConfig
@@ -148,3 +148,12 @@ def test_encoder_components_tell_their_layers() -> None:
                 assert 0 < part.layer_params < part.params
                 assert part.layers > 0
                 assert part.width > 0
+
+
+def test_layerwise_offload_of_lightx2v_brings_an_encoder_only_while_it_runs() -> None:
+    layouts = Layouts.of((ParallelConfig(),))
+    for engine, later in (("lightx2v", 0.0), ("vllm-omni", WIDE.params * 2.0)):
+        terms = load_terms(engine, offload="layerwise")
+        resident = held(WIDE, layouts, "bf16", "layerwise", terms).resident[:, 0]
+        assert resident[PHASES.index("text_encode")] == WIDE.params * 2.0
+        assert resident[PHASES.index("denoise")] == later

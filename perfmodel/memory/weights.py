@@ -112,10 +112,19 @@ def held(component: Component, layouts: Layouts, dtype: str, offload: str, terms
     resident = np.tile(full / shard, (len(PHASES), 1))
     loading = np.where(shard > 1, full, 0.0)
     host = np.zeros(len(layouts))
-    if offloaded(component, offload):
-        resident, host = _offload(component, offload, block / shard, rest / shard, terms)
+    mode = _mode(component, offload, terms)
+    if offloaded(component, mode):
+        resident, host = _offload(component, mode, block / shard, rest / shard, terms)
         loading = np.maximum(loading, host)
     return Held(resident=resident, gathered=gathered, host=host, loading=loading)
+
+
+def _mode(component: Component, offload: str, terms: Terms) -> str:
+    """The offload mode that holds for the component."""
+    if offload != "layerwise" or not terms.layerwise_swaps_encoders:
+        return offload
+    separate = component.kind == "text_encoder" and not in_denoiser(component)
+    return "text-encoder" if separate else offload
 
 
 def offloaded(component: Component, offload: str) -> bool:
