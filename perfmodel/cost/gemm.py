@@ -63,6 +63,7 @@ QUANTISED_PARAMETERS = (
 measured start from bf16 activations."""
 
 SPLITS = (1, 2, 4, 8)
+SPLIT_COLUMN = np.array(SPLITS, np.float64)
 
 TILES: dict[str, tuple[tuple[int, int], ...]] = {
     "blackwell": ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128), (256, 256)),
@@ -142,18 +143,22 @@ def matrix_s(
     wave_frac, penalty = values["wave_frac"], values["tile_penalty"]
     tiles = TILES.get(rates.family, DEFAULT_TILES)
     largest = max(_reuse(tile) for tile in tiles)
+    m, n, k, batch = np.broadcast_arrays(m, n, k, batch)
+    # the parts of all splits at once: [splits, cases]
+    splits = SPLIT_COLUMN.reshape(-1, *(1,) * m.ndim)
+    depth = k / splits + values["ramp_k"]
+    merge = 4.0 * batch * m * n * splits[1:] / rates.memory_bytes_per_s
     best: FloatArray | None = None
     for tile in tiles:
         count = batch * np.ceil(m / tile[0]) * np.ceil(n / tile[1])
         tile_rate = rate * (1.0 + penalty / largest) / (1.0 + penalty / _reuse(tile))
-        for split in SPLITS:
-            occupancy = count * (split / units)
-            waves = (1.0 - wave_frac) * np.maximum(occupancy, 1.0) + wave_frac * np.ceil(occupancy)
-            time = waves * (k / split + values["ramp_k"]) * (2.0 * tile[0] * tile[1] / tile_rate)
-            if split > 1:
-                partial = 4.0 * batch * m * n * split
-                time = time + values["split_s"] + partial / rates.memory_bytes_per_s
-            best = time if best is None else np.minimum(best, time)
+        occupancy = count * (splits / units)
+        waves = (1.0 - wave_frac) * np.maximum(occupancy, 1.0) + wave_frac * np.ceil(occupancy)
+        times = waves * depth * (2.0 * tile[0] * tile[1] / tile_rate)
+        times[1:] += values["split_s"]
+        times[1:] += merge
+        time = times.min(axis=0)
+        best = time if best is None else np.minimum(best, time)
     assert best is not None
     relief = 1.0 + (k / values["throttle_k"]) ** 2
     best = best * throttle(best, values["throttle_frac"] / relief, values["throttle_s"])

@@ -78,7 +78,7 @@ def on_distinct(
     size = int(np.prod(shape)) if shape else 1
     varying = {name: a for name, a in arrays.items() if a.size > 1}
     if size < UNIQUE_ABOVE or not varying:
-        return law(**{name: np.broadcast_to(a, shape) for name, a in arrays.items()})
+        return law(**_spread(arrays, shape))
     flat = {name: np.broadcast_to(a, shape).reshape(-1) for name, a in varying.items()}
     key = np.zeros(size, np.uint64)
     for column in flat.values():
@@ -86,10 +86,18 @@ def on_distinct(
         key ^= key >> np.uint64(29)
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     if any(not np.array_equal(c[first][inverse], c) for c in flat.values()):
-        return law(**{name: np.broadcast_to(a, shape) for name, a in arrays.items()})
+        return law(**_spread(arrays, shape))
     few = {name: flat[name][first] if name in flat else a for name, a in arrays.items()}
     results = law(**{name: np.broadcast_to(a, first.shape) for name, a in few.items()})
     return tuple(np.broadcast_to(r, first.shape)[inverse].reshape(shape) for r in results)
+
+
+def _spread(
+    arrays: Mapping[str, NDArray[np.generic]], shape: tuple[int, ...]
+) -> dict[str, NDArray[np.generic]]:
+    return {
+        name: a if a.shape == shape else np.broadcast_to(a, shape) for name, a in arrays.items()
+    }
 
 
 def _bits(column: NDArray[np.generic]) -> NDArray[np.uint64]:

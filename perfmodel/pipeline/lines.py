@@ -163,7 +163,8 @@ def cost_line(op: Op, stage: str, size: int, machine: Machine, *, compiled: bool
     """Cost one operator for `size` cases."""
 
     def column(value: object) -> Column:
-        return np.broadcast_to(np.asarray(value, np.float64), (size,))
+        array = np.asarray(value, np.float64)
+        return array if array.shape == (size,) else np.broadcast_to(array, (size,))
 
     costed = cost(op, machine, compiled=compiled)
     count = column(op.count)

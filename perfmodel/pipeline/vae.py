@@ -79,7 +79,10 @@ def _strided(op: Op, kind: VaeKind) -> Op:
     if not isinstance(op, Pointwise):
         return op
     converts = "layout conversion" in op.name
-    return replace(op, strided=converts or not kind.fused, in_convolution=converts)
+    strided = converts or not kind.fused
+    if (op.strided, op.in_convolution) == (strided, converts):
+        return op
+    return replace(op, strided=strided, in_convolution=converts)
 
 
 def _launches(lines: list[Line]) -> Column:

@@ -25,7 +25,7 @@ def elements(*sizes: Ints | Floats) -> Floats:
     """Product of sizes as float64 (large maps overflow int32 platforms and lose no precision)."""
     product: Floats = 1.0
     for size in sizes:
-        product = product * np.asarray(size, float)
+        product = product * (float(size) if isinstance(size, int) else np.asarray(size, float))
     return float(product) if np.ndim(product) == 0 else product
 
 

@@ -95,8 +95,22 @@ def decode_peak_bytes(
         fast_path: off, lossless or channels_last.
     """
     phase = "later" if np.any(np.asarray(latent_frames) > 1) else "first"
+    if np.ndim(height) == 0 and np.ndim(width) == 0:
+        alive: Floats = _one_alive(vae, phase, fast_path, int(height), int(width))
+    else:
+        alive = _decoder_alive(vae, phase, fast_path, height, width)
+    return alive * (bits / BF16_BITS)
+
+
+def _decoder_alive(vae: VaeSpec, phase: str, fast_path: str, height: Ints, width: Ints) -> Floats:
     chunk = _decoder_chunk(vae, phase, fast_path, height, width)
-    return (chunk.peak_bytes + chunk.cache_bytes) * (bits / BF16_BITS)
+    return chunk.peak_bytes + chunk.cache_bytes
+
+
+@lru_cache(maxsize=64)
+def _one_alive(vae: VaeSpec, phase: str, fast_path: str, height: int, width: int) -> Floats:
+    """The bytes of one map, which every variant of a question asks for again."""
+    return _decoder_alive(vae, phase, fast_path, height, width)
 
 
 def encode_peak_bytes(
