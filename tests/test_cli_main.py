@@ -424,3 +424,15 @@ def test_colour_obeys_flag_and_environment(asked, capsys, monkeypatch):
     assert "\x1b[" not in lines(capsys)[0]
     run(argv[:-1])
     assert "\x1b[" not in lines(capsys)[0]
+
+
+def test_any_engine_asks_each_that_serves(asked, capsys):
+    assert run(["recommend", "--gpus", "4xB300", "--frames", "189", "--engine", "any"]) == 0
+    assert [settings["engine"] for _, _, settings in asked] == [
+        "vllm-omni",
+        "sglang-diffusion",
+        "xdit",
+    ]
+    out, _ = lines(capsys)
+    assert "sglang-diffusion" in out
+    assert "vs first" in out

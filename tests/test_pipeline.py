@@ -110,13 +110,33 @@ def test_intervals_hold_the_prediction_and_a_difference_cancels_shared_error(tab
     rows = np.arange(len(evaluation.layouts))
     width = halfwidth_s(evaluation)
     assert (width > 0).all()
-    assert difference_halfwidth_s(evaluation, rows, 0)[0] == 0.0
+    assert difference_halfwidth_s(evaluation, rows, rows[:1])[0, 0] == 0.0
     # A configuration that differs only in VAE tiling shares the whole denoise error.
     layouts = evaluation.layouts
     same = np.flatnonzero((layouts.cfg == 2) & (layouts.ulysses == 2) & (layouts.hsdp == 1))
     a, b = int(same[0]), int(same[1])
-    difference = difference_halfwidth_s(evaluation, np.array([b]), a)[0]
+    difference = difference_halfwidth_s(evaluation, np.array([b]), np.array([a]))[0, 0]
     assert difference < 0.7 * np.hypot(width[a], width[b])
+
+
+def test_no_tie_is_beaten_by_another_tie():
+    """Rings and weight gathers have errors of their own: each ties with the best, not together."""
+    session = open_session(
+        Workload(model="wan2.1-t2v-14b"), catalog.parse_gpus("4xH100"), engine="xdit"
+    )
+    found = legality(session, search_space(session))
+    evaluation = build_table(session, found.layouts.take(found.legal)).evaluation
+    size = len(evaluation.layouts)
+    memory = np.arange(size, dtype=float)[::-1] * 2.0**31  # the slower, the smaller
+    order = np.argsort(evaluation.latency_s)
+    peak = np.empty(size)
+    peak[order] = memory
+    ranking = rank(evaluation, np.ones(size, bool), evaluation.latency_s, peak)
+    tied = ranking.order[ranking.tied]
+    assert len(tied) > 1
+    behind = evaluation.latency_s[tied][:, None] - evaluation.latency_s[tied]
+    assert (behind <= difference_halfwidth_s(evaluation, tied, tied)).all()
+    assert peak[tied[0]] == peak[tied].min()
 
 
 @given(st.floats(0, 10), st.floats(0, 10), st.floats(0, 1))

@@ -13,7 +13,7 @@ from perfmodel.cli.given import Given, Value
 from perfmodel.errors import BadInput, MissingData, Problem, Refused
 
 if TYPE_CHECKING:
-    from perfmodel.report.answer import Document
+    from perfmodel.report.answer import CompareAnswer, Document
 
 MOST_CASES = 256
 CASES = (*WORK, *SEARCH, *PARALLEL)
@@ -42,11 +42,14 @@ def command(given: Given) -> int:
     collect.finish()
     assert target is not None
     assert varied is not None
-    answered = [(case, _answer(given, case)) for case in cases(varied)]
+    return emit(side_by_side(given, varied), target, time.perf_counter() - started)
+
+
+def side_by_side(given: Given, varied: dict[str, tuple[str, ...]]) -> CompareAnswer:
+    """Every combination of the varied flags, answered and compared."""
     from perfmodel import api
 
-    answer = api.compare(answered)
-    return emit(answer, target, time.perf_counter() - started)
+    return api.compare([(case, _answer(given, case)) for case in cases(varied)])
 
 
 def read_vary(given: Given) -> dict[str, tuple[str, ...]]:

@@ -94,7 +94,7 @@ REQUEST = (
 ENGINE = (
     Flag(
         "engine",
-        "NAME, NAME@VERSION or NAME@DATE",
+        "NAME, NAME@VERSION or NAME@DATE; recommend: any compares",
         metavar="NAME[@V]",
         default="vllm-omni",
         complete="engines",

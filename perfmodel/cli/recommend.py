@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from perfmodel.report.answer import Answer
 
 LIMIT_MISSED = 5
+ANY_ENGINE = "any"
+SERVING_ENGINES = ("vllm-omni", "sglang-diffusion", "xdit")
 
 
 @flag_command(*WORK, *SEARCH, *REJECTED, *COMMANDS, *OUTPUT)
@@ -30,6 +32,11 @@ def command(given: Given) -> int:
 
     collect = Collector()
     target = collect(lambda: read_target(given))
+    if given.text("engine") == ANY_ENGINE and target is not None:
+        from perfmodel.cli.compare import side_by_side
+
+        varied = {"engine": SERVING_ENGINES}
+        return emit(side_by_side(given, varied), target, time.perf_counter() - started)
     inputs = collect(lambda: read_inputs(given))
     collect.finish()
     assert target is not None

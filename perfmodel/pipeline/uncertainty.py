@@ -80,17 +80,18 @@ def halfwidth_s(evaluation: Evaluation, names: tuple[str, ...] = STAGES) -> Colu
 def difference_halfwidth_s(
     evaluation: Evaluation,
     rows: NDArray[np.intp],
-    reference: int,
+    references: NDArray[np.intp],
     weight: Column | None = None,
-) -> Column:
-    """80 % half-width of ``latency[rows] - latency[reference]`` in seconds, ``[len(rows)]``.
+) -> NDArray[np.float64]:
+    """80 % half-width of ``latency[row] - latency[reference]``, ``[rows, references]`` seconds.
 
     `weight` multiplies each row's latency first (devices of a request, its share of a machine).
     """
     weight = np.ones(len(evaluation.layouts)) if weight is None else weight
-    total = np.zeros(len(rows))
+    total = np.zeros((len(rows), len(references)))
     for error in _errors_s(evaluation, STAGES).values():
         weighted = error * weight
-        total = total + (weighted[rows] - weighted[reference]) ** 2
+        total += (weighted[rows][:, None] - weighted[references]) ** 2
     repeat = REPEAT_FRAC * (evaluation.latency_s * weight)[rows]
-    return np.where(rows == reference, 0.0, np.sqrt(total + 2 * repeat**2))
+    same = rows[:, None] == references
+    return np.where(same, 0.0, np.sqrt(total + 2 * repeat[:, None] ** 2))

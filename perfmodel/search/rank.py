@@ -71,7 +71,8 @@ def rank(
     """Order the allowed rows: the best of each denoise layout, ties decided by memory.
 
     A row is tied with the best when the error of the *difference* of the two predictions exceeds
-    it (errors they share cancel).  Among ties, less memory goes first, then fewer messages.
+    it (errors they share cancel), and no other such row beats it by more than the error of theirs.
+    Among ties, less memory goes first, then the shorter latency.
     """
     rows = np.flatnonzero(allowed)
     if rows.size == 0:
@@ -97,8 +98,14 @@ def _tied(
     if scores is peak_bytes:
         return np.asarray(scores[rows] <= scores[best])
     weight = scores / np.maximum(evaluation.latency_s, np.finfo(float).tiny)
-    margin = difference_halfwidth_s(evaluation, rows, best, weight)
-    return np.asarray((scores[rows] - scores[best]) <= margin)
+    front = np.array([best], np.intp)
+    tied = np.ones(len(rows), bool)
+    for _ in range(2):
+        margin = difference_halfwidth_s(evaluation, rows, front, weight)
+        behind = scores[rows][:, None] - scores[front]
+        tied = np.all(behind <= margin, axis=1)
+        front = rows[tied]
+    return tied
 
 
 def pareto(costs: NDArray[np.float64]) -> NDArray[np.bool_]:

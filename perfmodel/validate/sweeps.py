@@ -74,7 +74,7 @@ def _tied(pick: Predicted, best: Predicted) -> bool:
     asked = pick.question
     session = open_session(asked.workload, asked.system, engine=asked.engine, options=asked.options)
     both = evaluate(session.job, Layouts.of([pick.question.parallel, best.question.parallel]))
-    margin = difference_halfwidth_s(both, np.array([1]), 0)[0]
+    margin = difference_halfwidth_s(both, np.array([1]), np.array([0]))[0, 0]
     return bool(abs(both.latency_s[1] - both.latency_s[0]) <= margin)
 
 
