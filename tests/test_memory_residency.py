@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from perfmodel.api import predict
-from perfmodel.catalog import parse_gpus
-from perfmodel.engines.base import Residency
+from perfmodel.catalog import load_device, load_model, parse_gpus
+from perfmodel.engines.base import Context, Residency
 from perfmodel.memory import PHASES, load_terms
 from perfmodel.memory.residency import encoder_shares, is_separate_encoder, model_terms
 from perfmodel.memory.weights import held
@@ -36,7 +36,8 @@ def shares(
     dtype: str = "bf16",
 ) -> list[np.ndarray]:
     layouts = Layouts.of(rows)
-    return encoder_shares(components, layouts, dtype, TERMS, residency, parse_gpus(gpus))
+    found = encoder_shares(components, layouts, dtype, TERMS, residency, parse_gpus(gpus))
+    return [share.device for share in found]
 
 
 def reserved_mib(model: str, engine: str, gpus: str, **changes: object) -> float:
@@ -67,6 +68,37 @@ def test_only_separate_encoders_are_streamed() -> None:
     outside = 1.0 - NARROW.layer_params / NARROW.params
     two_layers = 2 * NARROW.layer_params / NARROW.layers / NARROW.params
     assert encoder[0] == pytest.approx(outside + two_layers)
+
+
+def test_streamed_layers_lie_in_host_memory() -> None:
+    layouts = Layouts.of((ParallelConfig(), ParallelConfig(ulysses=2)))
+    for gpus, streamed in (("2xH100", True), ("2xB200", False)):
+        for encoder, ranks in ((NARROW, 1.0), (WIDE, 2.0)):
+            share = encoder_shares((encoder, DIT), layouts, "bf16", TERMS, AUTO, parse_gpus(gpus))[
+                0
+            ]
+            assert share.host.tolist() == ([1.0, 1.0 / ranks] if streamed else [0.0, 0.0])
+
+
+def test_the_printed_command_leaves_encoders_where_memory_expects_them() -> None:
+    from perfmodel.engines import engine
+
+    sglang = engine("sglang-diffusion")
+    for mode, wanted in (("none", None), ("text-encoder", "true")):
+        behaviour = sglang.behaviour(
+            load_model("flux.2-dev"),
+            load_device("h100-sxm"),
+            sglang.version(),
+            Options(offload=mode),  # type: ignore[arg-type]
+        )
+        context = Context(
+            behaviour=behaviour, model="FLUX.2-dev", model_id="flux.2-dev", hf_id="a/b", heads=48,
+            kv_heads=48, hidden=6144, ffn_width=18432, tokens=4096, task="t2i",
+        )  # fmt: skip
+        words = sglang.commands(context, ParallelConfig(), 1.0).serve.split()
+        flag = "--text-encoder-cpu-offload"
+        assert (words[words.index(flag) + 1] if flag in words else None) == wanted
+        assert words[words.index("--dit-cpu-offload") + 1] == "false"
 
 
 def test_a_device_that_holds_the_weights_twice_keeps_them() -> None:
@@ -139,8 +171,6 @@ def test_sglang_images_at_its_published_peaks(
 
 
 def test_encoder_components_tell_their_layers() -> None:
-    from perfmodel.catalog import load_model
-
     for slug in ("qwen-image", "wan2.1-t2v-1.3b", "flux.1-dev"):
         model = load_model(slug)
         for part in family(model).components(model):

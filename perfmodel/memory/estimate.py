@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from perfmodel.engines.base import Residency
 from perfmodel.memory import vae as vae_model
 from perfmodel.memory.denoise import Live, denoise, text_live
-from perfmodel.memory.residency import encoder_shares, is_separate_encoder, model_terms
+from perfmodel.memory.residency import Share, encoder_shares, is_separate_encoder, model_terms
 from perfmodel.memory.table import PARTS, WEIGHTS, MemoryTable
 from perfmodel.memory.terms import Terms, load_terms
 from perfmodel.memory.vae import VaeMemory
@@ -168,7 +168,7 @@ def _weights(
     layouts: Layouts,
     options: Options,
     terms: Terms,
-    shares: Sequence[Column],
+    shares: Sequence[Share],
 ) -> tuple[Column, Column]:
     """Add the weights of all phases; returns host bytes of one rank while running and loading."""
     offload = options.offload
@@ -178,7 +178,7 @@ def _weights(
         for index, component in enumerate(components)
         if offload == "model" and offloaded(component, offload)
     ]
-    residents = [part.resident * share for part, share in zip(parts, shares, strict=True)]
+    residents = [part.resident * share.device for part, share in zip(parts, shares, strict=True)]
     for index, value in zip(
         swapped, one_at_a_time([residents[index] for index in swapped]), strict=True
     ):
@@ -194,7 +194,11 @@ def _weights(
         for component in components
         if is_separate_encoder(component)
     ]
-    host = sum((part.host for part in parts), np.zeros(len(layouts)))
+    hosted = (
+        part.host + part.resident[PHASES.index("text_encode")] * share.host
+        for part, share in zip(parts, shares, strict=True)
+    )
+    host = sum(hosted, np.zeros(len(layouts)))
     loading = sum((part.loading for part in parts), np.full(len(layouts), max(separate, default=0)))
     return host, loading
 

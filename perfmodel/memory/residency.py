@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -34,6 +34,14 @@ class Host(Protocol):
         """Devices of a host reach each other's memory."""
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Shares of a component's weights on one rank, by configuration: on the device, on its host."""
+
+    device: Column
+    host: Column
+
+
 def model_terms(terms: Terms, residency: Residency | None) -> Terms:
     """The terms with the widths at which the engine loads this model's encoders and VAE."""
     if residency is None:
@@ -57,34 +65,39 @@ def encoder_shares(
     terms: Terms,
     residency: Residency | None,
     system: Host,
-) -> list[Column]:
-    """For each component, the share of its weights that stays on a rank, by configuration.
+) -> list[Share]:
+    """For each component, the share of its weights on a rank's device and on its host.
 
-    Formula: 1 for all but separate encoders; for these quantised share x kept share / ranks, where
-        ranks = those of a replica if the encoder is wide and they reach each other, else 1;
+    Formula: 1 and 0 for all but separate encoders; for these whole x kept and, where layers are
+        streamed, whole, with
+        whole = quantised share / ranks, those of a replica if the encoder is wide and they reach
+            each other, else 1;
         kept = (outside the layers + the live layers) / all where layers are streamed, else 1.
     """
+    stays = Share(np.ones(len(layouts)), np.zeros(len(layouts)))
     if residency is None:
-        return [np.ones(len(layouts))] * len(components)
+        return [stays] * len(components)
     resident = _all_resident(components, layouts, dtype, terms, residency, system)
     ranks = _fold_ranks(layouts, residency, system)
     shares = []
     for component in components:
-        share = np.ones(len(layouts))
-        if is_separate_encoder(component):
-            if residency.quantizes_text and dtype in QUANTIZED_BITS:
-                share = share * QUANTIZED_BITS[dtype] / loaded_bits(component, terms)
-            if residency.streamed and component.layers:
-                share = np.where(resident, share, share * _kept_share(component, terms))
-            if 0 < residency.fold_min_width <= component.width:
-                share = share / ranks
-        shares.append(share)
+        if not is_separate_encoder(component):
+            shares.append(stays)
+            continue
+        whole = np.ones(len(layouts))
+        if residency.quantizes_text and dtype in QUANTIZED_BITS:
+            whole = whole * QUANTIZED_BITS[dtype] / loaded_bits(component, terms)
+        if 0 < residency.fold_min_width <= component.width:
+            whole = whole / ranks
+        streamed = ~resident & (residency.streamed and component.layers > 0)
+        kept = np.where(streamed, _kept_share(component, terms), 1.0)
+        shares.append(Share(whole * kept, np.where(streamed, whole, 0.0)))
     return shares
 
 
 def _kept_share(component: Component, terms: Terms) -> float:
     """Share of an encoder on the device while its layers come from the host one by one."""
-    live = min(terms.layerwise_live_blocks / component.layers, 1.0)
+    live = min(terms.layerwise_live_blocks / max(component.layers, 1), 1.0)
     kept = component.params - component.layer_params * (1.0 - live)
     return kept / max(component.params, 1)
 

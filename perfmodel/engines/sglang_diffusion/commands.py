@@ -43,7 +43,10 @@ def serve_words(ctx: Context, config: ParallelConfig) -> list[str]:
     if options.offload == "layerwise":
         found += ["--dit-layerwise-offload", "true"]
     elif options.offload == "none":
-        found += ["--dit-cpu-offload", "false", "--text-encoder-cpu-offload", "false"]
+        # Encoders stay or stream as the auto mode decides, which is what memory assumes.
+        found += ["--dit-cpu-offload", "false"]
+    elif options.offload == "text-encoder":
+        found += ["--dit-cpu-offload", "false", "--text-encoder-cpu-offload", "true"]
     return [*found, "--port", str(PORT)]
 
 
