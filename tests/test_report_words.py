@@ -62,7 +62,7 @@ def test_bytes_of_messages_are_decimal(value, text):
 
 def test_signed_percent():
     assert words.signed_percent(3.905) == "+3.9 %"
-    assert words.signed_percent(-0.04) == "-0.0 %"
+    assert words.signed_percent(-0.04) == "0 %"
     assert words.signed_percent(1108.3) == "+1,108 %"
 
 

@@ -278,12 +278,16 @@ def _vae_title(patch: int, tiling: bool) -> str:
     return f"{patch} GPUs"
 
 
+ALIKE = 1.01
+"""Times whose ratio is below this read as the same."""
+
+
 def _vae_note(choices: Sequence[Choice]) -> str | None:
     """Why more GPUs can decode more slowly."""
     times = {c.title: c.vae_decode_ms or 0.0 for c in choices}
     one = times.get("1 GPU")
     tiled = times.get("1 GPU, tiled")
-    slower = [title for title, ms in times.items() if one and ms > one and "GPUs" in title]
+    slower = [title for title, ms in times.items() if one and ms > ALIKE * one and "GPUs" in title]
     if not one or not slower:
         return None
     text = f"{slower[0]} decode more slowly than 1: patches overlap and each repeats every launch"

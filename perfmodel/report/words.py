@@ -121,7 +121,9 @@ def signed_percent(value: float | None, decimals: int = 1) -> str:
     """A difference that is in percent already: ``+3.9 %``."""
     if value is None:
         return UNKNOWN
-    return f"{value:+,.{0 if abs(value) >= PERCENT else decimals}f} %"
+    decimals = 0 if abs(value) >= PERCENT else decimals
+    shown = round(value, decimals)
+    return f"{shown:+,.{decimals}f} %" if shown else "0 %"
 
 
 def megabytes(value: float | None) -> str:
