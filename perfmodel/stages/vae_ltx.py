@@ -9,14 +9,13 @@ Source: diffusers 0.42.1 ``AutoencoderKLLTX2Video``, ``AutoencoderKLLTXVideo``
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import prod
 
-from perfmodel.ops import Floats, Gemm, Ints, Op
+from perfmodel.ops import Floats, Gemm, Ints
 from perfmodel.spec.vae import VaeSpec
-from perfmodel.stages.base import Traits
 from perfmodel.stages.layers import BF16_BYTES, FP32_BYTES, READ_WRITE
-from perfmodel.stages.vae_blocks import BF16_BITS, RGB, Net, clip_map
+from perfmodel.stages.vae_blocks import RGB, Net, clip_map
+from perfmodel.stages.vae_one_pass import OnePass
 from perfmodel.stages.vae_record import ADD_BYTES, Map
 
 PAST_FRAMES = 2
@@ -130,44 +129,6 @@ class PackedClip(Net):
             self.add(Gemm(name=f"{self.stage}: time {name} {inner}", m=1, n=width, k=inner))
 
 
-def decode(
-    vae: VaeSpec, latent_frames: Ints, height: Ints, width: Ints, traits: Traits
-) -> tuple[Op, ...]:
-    """Operators that decode one map of `height` x `width` latent positions."""
-    return _decoder(vae, latent_frames, height, width).operators(1)
-
-
-def encode(vae: VaeSpec, frames: Ints, height: Ints, width: Ints, traits: Traits) -> tuple[Op, ...]:
-    """Operators that encode one map of pixels."""
-    return _encoder(vae, frames, height, width).operators(1)
-
-
-def decode_peak_bytes(
-    vae: VaeSpec,
-    latent_frames: Ints,
-    height: Ints,
-    width: Ints,
-    bits: int = 16,
-    fast_path: str = "off",
-) -> Floats:
-    """Most bytes alive in a decode, weights and the output clip left out (no fast path)."""
-    return _decoder(vae, latent_frames, height, width).peak_bytes * (bits / BF16_BITS)
-
-
-def encode_peak_bytes(
-    vae: VaeSpec, frames: Ints, height: Ints, width: Ints, bits: int = 16
-) -> Floats:
-    """Most bytes alive in an encode, weights and the input clip left out."""
-    return _encoder(vae, frames, height, width).peak_bytes * (bits / BF16_BITS)
-
-
-@lru_cache(maxsize=16)
-def params(vae: VaeSpec) -> tuple[int, int]:
-    """Parameters of the encoder and of the decoder."""
-    side = vae.spatial_ratio
-    return _encoder(vae, 1, side, side).params, _decoder(vae, 1, 1, 1).params
-
-
 def _decoder(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Net:
     multipliers = vae.decoder_multipliers or vae.multipliers
     older = vae.kind == "ltx"
@@ -213,3 +174,9 @@ def _encoder(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Net:
     net.conv(here, moments)
     net.move("repeat variance", moments, 3 * moments.size * READ_WRITE, 2, is_copy=True)
     return net
+
+
+_pass = OnePass(_encoder, _decoder)
+decode, decode_peak_bytes = _pass.decode, _pass.decode_peak_bytes
+encode, encode_peak_bytes = _pass.encode, _pass.encode_peak_bytes
+params = _pass.params

@@ -6,16 +6,15 @@ Source: diffusers 0.42.1 ``AutoencoderKLMochi`` (https://pypi.org/project/diffus
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
-from perfmodel.ops import Attention, Floats, Ints, Op, Pointwise, Role
+from perfmodel.ops import Attention, Floats, Ints, Pointwise, Role
 from perfmodel.shapes import ceil_div
 from perfmodel.spec.vae import VaeSpec
-from perfmodel.stages.base import Traits
 from perfmodel.stages.layers import BF16_BYTES, READ_WRITE
-from perfmodel.stages.vae_blocks import BF16_BITS, RGB, STATISTICS_LAUNCHES, Net, clip_map, widths
+from perfmodel.stages.vae_blocks import RGB, STATISTICS_LAUNCHES, Net, clip_map, widths
+from perfmodel.stages.vae_one_pass import OnePass
 from perfmodel.stages.vae_record import ADD_BYTES, Map, as_ints
 
 NORM_FRAMES = 8
@@ -163,47 +162,6 @@ class MochiNet(Net):
         return out
 
 
-def decode(
-    vae: VaeSpec, latent_frames: Ints, height: Ints, width: Ints, traits: Traits
-) -> tuple[Op, ...]:
-    """Operators that decode one map of `height` x `width` latent positions."""
-    return _decoder(vae, latent_frames, height, width).operators(1)
-
-
-def encode(vae: VaeSpec, frames: Ints, height: Ints, width: Ints, traits: Traits) -> tuple[Op, ...]:
-    """Operators that encode one map of pixels."""
-    return _encoder(vae, frames, height, width).operators(1)
-
-
-def decode_peak_bytes(
-    vae: VaeSpec,
-    latent_frames: Ints,
-    height: Ints,
-    width: Ints,
-    bits: int = 16,
-    fast_path: str = "off",
-) -> Floats:
-    """Most bytes alive in a decode, weights and the output clip left out (no fast path)."""
-    return _decoder(vae, latent_frames, height, width).peak_bytes * (bits / BF16_BITS)
-
-
-def encode_peak_bytes(
-    vae: VaeSpec, frames: Ints, height: Ints, width: Ints, bits: int = 16
-) -> Floats:
-    """Most bytes alive in an encode, weights and the input clip left out."""
-    return _encoder(vae, frames, height, width).peak_bytes * (bits / BF16_BITS)
-
-
-@lru_cache(maxsize=16)
-def params(vae: VaeSpec) -> tuple[int, int]:
-    """Parameters of the encoder and of the decoder."""
-    side = vae.spatial_ratio
-    return (
-        _encoder(vae, vae.temporal_ratio + 1, side, side).params,
-        _decoder(vae, 1, 1, 1).params,
-    )
-
-
 def _decoder(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Net:
     net = MochiNet("decode")
     channels = widths(vae, vae.decoder_width)
@@ -239,3 +197,9 @@ def _encoder(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Net:
     net.norm(here, silu=True)
     net.linear("moments", here, replace(here, channels=2 * vae.z_channels), bias=False)
     return net
+
+
+_pass = OnePass(_encoder, _decoder)
+decode, decode_peak_bytes = _pass.decode, _pass.decode_peak_bytes
+encode, encode_peak_bytes = _pass.encode, _pass.encode_peak_bytes
+params = _pass.params
