@@ -75,7 +75,10 @@ def _by_option(session: Session, table: Table) -> tuple[Choice, ...]:
         return memory_of(session.with_options(options), table.evaluation.layouts)
 
     found = remedies(estimate, table.evaluation.layouts, session.behaviour.options)  # type: ignore[arg-type]
-    return tuple(_choice(session, table, remedy) for remedy in found)
+    choices = [_choice(session, table, remedy) for remedy in found]
+    # A later change that ends in the same time and memory adds nothing.
+    different = {(one.latency_ms, one.memory_gib): one for one in reversed(choices)}
+    return tuple(different.values())[::-1]
 
 
 def _choice(session: Session, table: Table, remedy: Remedy) -> Choice:

@@ -93,7 +93,12 @@ def add_miss(page: Page, answer: Answer | PredictAnswer, miss: Prediction) -> No
     """What the nearest configuration needs, with the memory table."""
     over = f", {words.gib(answer.over_gib)} GiB too much" if answer.over_gib is not None else ""
     phase = f" ({words.stage_title(miss.peak_phase)})" if miss.peak_phase else ""
-    text = f"{miss.config_id} needs {words.gib(miss.peak_memory_gib)} GiB a GPU{phase}{over}"
+    needed = miss.peak_memory_gib
+    if answer.over_gib is not None and answer.system and answer.system.usable_gib:
+        needed = answer.system.usable_gib + answer.over_gib
+    text = f"{miss.config_id} needs {words.gib(needed)} GiB a GPU{phase}{over}"
+    if needed and miss.peak_memory_gib and miss.peak_memory_gib > needed:
+        text += "; the peak below also holds blocks that the allocator would give back"
     own = [note for note in answer.fit_notes if note.startswith(miss.config_id)]
     page.paragraph(" ".join(own) or text, "NEAREST MISS   ")
     page.blank()
