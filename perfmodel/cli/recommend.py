@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LIMIT_MISSED = 5
 ANY_ENGINE = "any"
-SERVING_ENGINES = ("vllm-omni", "sglang-diffusion", "xdit")
+SERVING_ENGINES: tuple[str, ...] = ("vllm-omni", "sglang-diffusion", "xdit")
 
 
 @flag_command(*WORK, *SEARCH, *REJECTED, *COMMANDS, *OUTPUT)

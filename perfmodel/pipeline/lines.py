@@ -111,7 +111,7 @@ def _traffic_lines(
 ) -> list[Line]:
     """Lines of memory traffic that share a law, costed as one ``[operators, cases]`` table."""
     shape = (len(ops), size)
-    count, moved = np.empty(shape), np.empty(shape)
+    count, moved = np.empty(shape, np.int64), np.empty(shape)
     launches = np.empty((len(ops), 1), np.int64)
     for number, op in enumerate(ops):
         eager = None if compiled else op.eager_bytes
