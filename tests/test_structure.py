@@ -11,6 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "perfmodel"
 
 ROOMS = (
+    ("frozen",),
     ("units", "errors", "version"),
     ("spec",),
     ("topology_graph",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from perfmodel import catalog, engines
 from perfmodel.cost.machine import Machine
 from perfmodel.engines.base import Behaviour, Context, Engine, Version
 from perfmodel.errors import BadInput, MissingData, PerfmodelError, Problem, Refused
+from perfmodel.frozen import dataclass
 from perfmodel.pipeline.evaluate import Job
 from perfmodel.shapes import Shape
 from perfmodel.spec.hardware import System

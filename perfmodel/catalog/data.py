@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
 from importlib import import_module
@@ -16,6 +15,7 @@ import yaml
 
 from perfmodel.catalog.problems import validated
 from perfmodel.errors import BadInput, PerfmodelError, Problem
+from perfmodel.frozen import dataclass
 from perfmodel.spec.hardware import Device
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -19,6 +18,7 @@ from perfmodel.cli.values import (
     whole,
 )
 from perfmodel.errors import BadInput, Problem
+from perfmodel.frozen import dataclass
 from perfmodel.spec.workload import Options, Workload
 from perfmodel.units import MEGA, TERA
 

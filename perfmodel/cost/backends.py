@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from perfmodel.cost.fits import Law
 from perfmodel.cost.machine import Machine
 from perfmodel.cost.result import FloatArray, as_float
+from perfmodel.frozen import dataclass
 from perfmodel.ops import Attention
 
 BACKEND_KERNELS: dict[str, tuple[str, ...]] = {

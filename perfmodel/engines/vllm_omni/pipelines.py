@@ -8,7 +8,8 @@ and ``_hsdp_shard_conditions`` of each transformer, ``PipelineParallelMixin`` an
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from perfmodel.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
