@@ -111,16 +111,45 @@ def _block(
 ) -> tuple[Op, ...]:
     """One block of either tower, `count` times."""
     spec, norm = model.transformer, _norm_bytes(model)
-    width = spec.q_width + spec.kv_width
-    qk_eager = ROPE_EAGER_BYTES + (norm if qk_norm else 0.0)
+    hidden = spec.hidden
     return (
         traffic(
             f"{prefix}input norm",
             rows,
-            (READ_WRITE * spec.hidden, norm * spec.hidden),
+            (READ_WRITE * hidden, norm * hidden),
             count=count,
             eager_launches=_norm_launches(model),
         ),
+        *_queries_keys_values(model, prefix, rows, count, qk_norm=qk_norm),
+        *extra,
+        attention,
+        linear(
+            f"{prefix}attention output",
+            rows,
+            (hidden, spec.q_width),
+            count=count,
+            split=Split.ROW,
+        ),
+        traffic(
+            f"{prefix}residual and norm",
+            rows,
+            (2 * READ_WRITE * hidden, (3 * BF16_BYTES + norm) * hidden),
+            count=count,
+            eager_launches=1 + _norm_launches(model),
+        ),
+        *_feed_forward(model, prefix, rows, count),
+        traffic(f"{prefix}residual", rows, (3 * BF16_BYTES * hidden,) * 2, count=count),
+    )
+
+
+def _queries_keys_values(
+    model: ModelSpec, prefix: str, rows: tuple[Rows, Ints], count: Ints, *, qk_norm: bool
+) -> tuple[Op, ...]:
+    """Three products; q and k are rotated, and normed before where the tower does."""
+    spec = model.transformer
+    width = spec.q_width + spec.kv_width
+    eager = ROPE_EAGER_BYTES + (_norm_bytes(model) if qk_norm else 0.0)
+    return (
         *(
             linear(
                 f"{prefix}{name} projection",
@@ -134,34 +163,11 @@ def _block(
         traffic(
             f"{prefix}q, k norm and rope",
             rows,
-            (READ_WRITE * width, qk_eager * width),
+            (READ_WRITE * width, eager * width),
             count=count,
             launches=2,
             eager_launches=2 * (ROPE_LAUNCHES + (_norm_launches(model) if qk_norm else 0)),
             split=Split.COLUMN,
-        ),
-        *extra,
-        attention,
-        linear(
-            f"{prefix}attention output",
-            rows,
-            (spec.hidden, spec.q_width),
-            count=count,
-            split=Split.ROW,
-        ),
-        traffic(
-            f"{prefix}residual and norm",
-            rows,
-            (2 * READ_WRITE * spec.hidden, (3 * BF16_BYTES + norm) * spec.hidden),
-            count=count,
-            eager_launches=1 + _norm_launches(model),
-        ),
-        *_feed_forward(model, prefix, rows, count),
-        traffic(
-            f"{prefix}residual",
-            rows,
-            (3 * BF16_BYTES * spec.hidden,) * 2,
-            count=count,
         ),
     )
 
