@@ -19,6 +19,7 @@ from perfmodel.stages.joint import Style, joint_attention
 from perfmodel.stages.joint_model import embedding, sound_decode, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, joined_linear, joined_traffic, sizes_of
 from perfmodel.stages.layers import READ_WRITE, linear
+from perfmodel.stages.requests import grid
 
 __all__ = [
     "components",
@@ -43,14 +44,13 @@ VECTORS = 6
 
 def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
     """Defaults, frames down to 4k+1, whole temporal patches; prompts are padded."""
-    task = model.tasks[model.default_task]
-    base = joint_model.base_shape(model, workload, traits, padded_text=task.text_tokens)
+    base = joint_model.padded_shape(model, workload, traits)
     return _whole_patches(model, base)
 
 
 def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
     """`base` at other sizes."""
-    return _whole_patches(model, joint_model.grid(model, base, width, height, frames))
+    return _whole_patches(model, grid(model, base, width, height, frames))
 
 
 def _whole_patches(model: ModelSpec, shape: Shape) -> Shape:
@@ -75,7 +75,7 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     forward = _entry(model, shape) + _after_patches(
         model, sizes_of(shape, traits), fused_qkv=traits.fused_qkv
     )
-    return dit.denoise_work(model, shape, forward, _transformer(model))
+    return joint_model.denoise_work(model, shape, forward, _transformer(model))
 
 
 def _entry(model: ModelSpec, shape: Shape) -> tuple[Op, ...]:

@@ -16,15 +16,23 @@ import numpy as np
 
 from perfmodel.errors import BadInput, Problem
 from perfmodel.ops import Ints, Op
-from perfmodel.shapes import Shape, causal_latent_frames, ceil_div
+from perfmodel.shapes import Shape, ceil_div
 from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Workload
 from perfmodel.stages import cosmos3_weights, sound_decoder, vae
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.cosmos3_towers import gen_tower, und_tower
 from perfmodel.stages.layers import elements, rounding, scheduler_step
-from perfmodel.stages.requests import Request, resolve, round_frames, round_size, rounded_frames
-from perfmodel.stages.schedule import forwards
+from perfmodel.stages.requests import (
+    Request,
+    base_shape,
+    grid,
+    resolve,
+    round_frames,
+    round_size,
+)
+
+vae_encode, vae_decode = vae.encode, vae.decode
 
 
 def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
@@ -33,56 +41,32 @@ def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
     width, height, size_notes = round_size(request, model, model.size_multiple)
     frames, frame_notes = _frames(request, model, traits)
     branches = 1 if request.guidance <= 1 else 2
-    total = forwards(
-        request.steps, branches, request.defaults.flow_shift, request.defaults.guidance_interval
-    )
-    base = Shape(
-        task=request.task,
-        batch=workload.batch,
-        width=width,
-        height=height,
-        frames=frames,
-        fps=request.fps,
-        steps=request.steps,
-        guidance=request.guidance,
-        branches=branches,
-        forwards=total,
-        latent_frames=0,
-        latent_height=0,
-        latent_width=0,
-        video_tokens=0,
-        extra_tokens=_sound_tokens(model, workload, request, frames),
-        text_tokens=request.text_tokens,
+    base = base_shape(
+        request,
+        workload,
+        (width, height, frames),
+        branches,
         condition_frames=_condition_frames(request, frames, traits),
-        assumed=request.assumed,
-        notes=(*request.notes, *size_notes, *frame_notes),
+        extra_tokens=_sound_tokens(model, workload, request, frames),
+        notes=(*size_notes, *frame_notes),
     )
-    grid = shape_columns(model, base, width, height, frames)
-    return replace(grid, notes=(*base.notes, *_padding_notes(model, grid)))
+    shape = shape_columns(model, base, width, height, frames)
+    return replace(shape, notes=(*base.notes, *_padding_notes(model, shape)))
 
 
 def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
-    """`base` at other sizes; frames and sizes are rounded as in `shape`."""
-    vae, patch, multiple = model.vae, model.transformer.patch, model.size_multiple
-    width, height = width // multiple * multiple, height // multiple * multiple
-    frames = rounded_frames(frames, model.frame_rounding, vae.temporal_ratio)
-    latent_frames = causal_latent_frames(frames, vae.temporal_ratio)
-    latent_height, latent_width = height // vae.spatial_ratio, width // vae.spatial_ratio
-    tokens = latent_frames * ceil_div(latent_height, patch[1]) * ceil_div(latent_width, patch[2])
+    """`base` at other sizes; the last row and column of patches may be padded."""
+    shape = grid(model, base, width, height, frames)
+    _, rows, columns = model.transformer.patch
+    padded = ceil_div(shape.latent_height, rows) * ceil_div(shape.latent_width, columns)
     sound = base.extra_tokens
     if np.any(np.asarray(sound) > 0):
-        sound = _sound_frames(model, frames, base.fps)
+        sound = _sound_frames(model, shape.frames, base.fps)
     return replace(
-        base,
-        width=width,
-        height=height,
-        frames=frames,
-        latent_frames=latent_frames,
-        latent_height=latent_height,
-        latent_width=latent_width,
-        video_tokens=tokens,
+        shape,
+        video_tokens=shape.latent_frames * padded,
         extra_tokens=sound,
-        condition_frames=_condition_columns(model, base, frames),
+        condition_frames=_condition_columns(model, base, shape.frames),
     )
 
 
@@ -191,17 +175,3 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
         velocity_elements=latent,
         sequence_parallel_masked=True,
     )
-
-
-def vae_encode(
-    model: ModelSpec, frames: Ints, height: Ints, width: Ints, traits: Traits
-) -> tuple[Op, ...]:
-    """Operators that encode one map of pixels."""
-    return vae.encode(model, frames, height, width, traits)
-
-
-def vae_decode(
-    model: ModelSpec, latent_frames: Ints, height: Ints, width: Ints, traits: Traits
-) -> tuple[Op, ...]:
-    """Operators that decode one latent map."""
-    return vae.decode(model, latent_frames, height, width, traits)

@@ -22,6 +22,7 @@ from perfmodel.stages.dit import Chains, RowCount
 from perfmodel.stages.joint_model import embedding, sound_decode, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import linear, rounding
+from perfmodel.stages.requests import grid
 from perfmodel.stages.schedule import forwards
 
 __all__ = [
@@ -49,8 +50,7 @@ PADDING_CHANNELS = 1
 
 def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
     """Defaults, frames down to 4k+1, sizes in multiples of 16; prompts are padded."""
-    task = model.tasks[model.default_task]
-    base = joint_model.base_shape(model, workload, traits, padded_text=task.text_tokens)
+    base = joint_model.padded_shape(model, workload, traits)
     base = _condition(model, base)
     if traits.closing_steps == 0:
         return base
@@ -66,7 +66,7 @@ def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
 
 def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
     """`base` at other sizes."""
-    return _condition(model, joint_model.grid(model, base, width, height, frames))
+    return _condition(model, grid(model, base, width, height, frames))
 
 
 def _condition(model: ModelSpec, shape: Shape) -> Shape:
@@ -90,7 +90,7 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     rows = _modulation_rows(model, shape, traits)
     frames = rows if rows[0] is Rows.NONE else (Rows.NONE, shape.batch * shape.latent_frames)
     forward = _forward(model, sizes_of(shape), (frames, rows), fused_qkv=False)
-    return dit.denoise_work(model, shape, forward, _transformer(model))
+    return joint_model.denoise_work(model, shape, forward, _transformer(model))
 
 
 def _modulation_rows(model: ModelSpec, shape: Shape, traits: Traits) -> RowCount:

@@ -8,18 +8,16 @@ fused traffic is one pass for a norm with its modulation, residual or rotary emb
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perfmodel.ops import Attention, Gemm, Ints, Op, Pointwise, Role, Rows, Split
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec, TransformerSpec
-from perfmodel.stages import joint_model, text_encoder
-from perfmodel.stages.base import Component, DenoiseWork
+from perfmodel.stages import text_encoder
 from perfmodel.stages.joint import activation
 from perfmodel.stages.joint_model import embedding
 from perfmodel.stages.joint_rows import Sizes
-from perfmodel.stages.layers import READ_WRITE, linear, scheduler_step, traffic
+from perfmodel.stages.layers import READ_WRITE, linear, traffic
 
 RowCount = tuple[Rows, Ints]
 Eager = tuple[float, int]
@@ -287,28 +285,3 @@ def text_encode(model: ModelSpec, shape: Shape, runs: Ints | None = None) -> tup
     names = model.text_encoders
     length = shape.text_tokens if len(names) == 1 else None
     return tuple(op for name in names for op in text_encoder.encode(name, runs, length))
-
-
-def denoise_work(
-    model: ModelSpec,
-    shape: Shape,
-    forward: tuple[Op, ...],
-    transformer: Component,
-    row_reduces: Sequence[tuple[str, int, int, bool]] = (),
-) -> DenoiseWork:
-    """The denoise stage of a transformer whose forward is `forward`."""
-    spec = model.transformer
-    latent = joint_model.latent_elements(model, shape)
-    return DenoiseWork(
-        per_forward=forward,
-        per_step=scheduler_step(shape.batch * latent, guided=shape.guidance > 1),
-        blocks=transformer.blocks,
-        block_params=transformer.block_params // max(transformer.blocks, 1),
-        row_reduces=tuple(row_reduces),
-        hidden=spec.hidden,
-        heads=spec.heads,
-        kv_heads=spec.kv_heads,
-        head_dim=spec.head_dim,
-        exit_width=spec.patch_width_out,
-        velocity_elements=latent,
-    )

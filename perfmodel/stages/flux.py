@@ -8,7 +8,7 @@ vLLM-Omni 0.30.0 ``diffusion/models/flux`` (https://pypi.org/project/vllm-omni/0
 
 from __future__ import annotations
 
-from perfmodel.ops import Ints, Op
+from perfmodel.ops import Op
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Workload
@@ -17,7 +17,7 @@ from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.joint import Style, join_copies, two_stream
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
-from perfmodel.stages.layers import scheduler_step
+from perfmodel.stages.requests import grid as shape_columns
 
 __all__ = [
     "components",
@@ -40,11 +40,6 @@ def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
     return joint_model.base_shape(model, workload, traits)
 
 
-def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
-    """`base` at other sizes."""
-    return joint_model.grid(model, base, width, height, frames)
-
-
 def _transformer(model: ModelSpec) -> Component:
     spec = model.transformer
     norms = spec.head_dim * (4 * spec.layers + 2 * spec.single_layers)
@@ -64,21 +59,10 @@ def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...
 
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     """One transformer a forward, scheduler and guidance a step."""
-    spec, whole = model.transformer, _transformer(model)
-    latent = joint_model.latent_elements(model, shape)
-    gather = traits.single_stream_tensor == "gather"
-    return DenoiseWork(
-        per_forward=_forward(model, sizes_of(shape, traits), traits),
-        per_step=scheduler_step(shape.batch * latent, guided=shape.branches > 1),
-        blocks=whole.blocks,
-        block_params=whole.block_params // whole.blocks,
-        width_gathers=joint_single.gathers(spec, merged=False) if gather else (),
-        hidden=spec.hidden,
-        heads=spec.heads,
-        kv_heads=spec.kv_heads,
-        head_dim=spec.head_dim,
-        exit_width=spec.patch_width_out,
-        velocity_elements=latent,
+    forward = _forward(model, sizes_of(shape, traits), traits)
+    gathers = joint_single.gathers(model.transformer, traits, merged=False)
+    return joint_model.denoise_work(
+        model, shape, forward, _transformer(model), width_gathers=gathers
     )
 
 

@@ -9,8 +9,6 @@ vLLM-Omni 0.30.0 ``diffusion/models/flux2*`` (https://pypi.org/project/vllm-omni
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from perfmodel.ops import Ints, Op
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
@@ -27,7 +25,6 @@ from perfmodel.stages.joint import (
 )
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
-from perfmodel.stages.layers import scheduler_step
 
 __all__ = [
     "components",
@@ -40,7 +37,6 @@ __all__ = [
     "vae_encode",
 ]
 
-REFERENCE_AREA_PX = 1 << 20
 # The norm of this class also casts its weighted result: 6 more bytes.
 RMS_BYTES = 40.0
 
@@ -53,9 +49,7 @@ def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
 
 def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
     """`base` at other sizes; condition images have the form of the output."""
-    shape = joint_model.grid(model, base, width, height, frames)
-    one = joint_model.reference_tokens(shape.width, shape.height, REFERENCE_AREA_PX, enlarge=False)
-    return replace(shape, extra_tokens=one * base.condition_frames)
+    return joint_model.reference_grid(model, base, width, height, frames, enlarge=False)
 
 
 def components(model: ModelSpec) -> tuple[Component, ...]:
@@ -71,21 +65,10 @@ def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...
 
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     """One transformer a forward, scheduler and guidance a step."""
-    spec, whole = model.transformer, _transformer(model)
-    latent = joint_model.latent_elements(model, shape)
-    gather = traits.single_stream_tensor == "gather"
-    return DenoiseWork(
-        per_forward=_forward(model, sizes_of(shape, traits), traits),
-        per_step=scheduler_step(shape.batch * latent, guided=shape.branches > 1),
-        blocks=whole.blocks,
-        block_params=whole.block_params // whole.blocks,
-        width_gathers=joint_single.gathers(spec, merged=True) if gather else (),
-        hidden=spec.hidden,
-        heads=spec.heads,
-        kv_heads=spec.kv_heads,
-        head_dim=spec.head_dim,
-        exit_width=spec.patch_width_out,
-        velocity_elements=latent,
+    forward = _forward(model, sizes_of(shape, traits), traits)
+    gathers = joint_single.gathers(model.transformer, traits, merged=True)
+    return joint_model.denoise_work(
+        model, shape, forward, _transformer(model), width_gathers=gathers
     )
 
 

@@ -24,6 +24,7 @@ from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import Chains, Streams
 from perfmodel.stages.joint_model import sound_decode, vae_encode
 from perfmodel.stages.layers import elements, rounding, scheduler_step
+from perfmodel.stages.requests import grid
 from perfmodel.stages.schedule import forwards
 
 __all__ = [
@@ -55,10 +56,7 @@ CHAINS = Chains(
 
 def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
     """Defaults, frames up to whole chunks; steps and forwards are those of all chunks."""
-    task = model.tasks[model.default_task]
-    base = joint_model.base_shape(
-        model, workload, replace(traits, frame_rounding="down"), padded_text=task.text_tokens
-    )
+    base = joint_model.padded_shape(model, workload, replace(traits, frame_rounding="down"))
     asked = workload.frames or base.frames
     chunked = _chunks(model, base, base.width, base.height, asked)
     count = int(ceil_div(asked, CHUNK_FRAMES))
@@ -76,7 +74,7 @@ def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, fram
 def _chunks(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
     """`base`, whose steps are those of a chunk, over all chunks of `frames`."""
     count = ceil_div(frames, CHUNK_FRAMES)
-    one = joint_model.grid(model, base, width, height, CHUNK_FRAMES + 0 * frames)
+    one = grid(model, base, width, height, CHUNK_FRAMES + 0 * frames)
     near, middle, far = _history(model, one)
     steps = base.steps * count
     return replace(
@@ -118,7 +116,7 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
         *_patches(model, shape),
         *_after_patches(model, _streams(shape), fused_qkv=traits.fused_qkv),
     )
-    work = dit.denoise_work(model, shape, forward, _transformer(model))
+    work = joint_model.denoise_work(model, shape, forward, _transformer(model))
     latent = elements(spec.out_channels, CHUNK_LATENT, shape.latent_height, shape.latent_width)
     return replace(
         work,

@@ -9,14 +9,13 @@ from __future__ import annotations
 from perfmodel.ops import Attention, Op, Role, Rows
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
-from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model, text_encoder
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import Chains
 from perfmodel.stages.joint_model import embedding, sound_decode, vae_decode, vae_encode
-from perfmodel.stages.joint_model import grid as shape_columns
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import linear
+from perfmodel.stages.requests import grid as shape_columns
 
 __all__ = [
     "components",
@@ -47,10 +46,8 @@ WIDER = 4
 """Inner width of the small text networks, in widths of what enters."""
 
 
-def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
-    """Defaults, sizes in whole tokens of 16 pixels; both texts are padded and joined."""
-    task = model.tasks[model.default_task]
-    return joint_model.base_shape(model, workload, traits, padded_text=task.text_tokens)
+shape = joint_model.padded_shape
+"""Defaults, sizes in whole tokens of 16 pixels; both texts are padded and joined."""
 
 
 def components(model: ModelSpec) -> tuple[Component, ...]:
@@ -68,7 +65,7 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     forward = joint_model.patch_convolution(model, shape) + _after_patches(
         model, sizes_of(shape), fused_qkv=traits.fused_qkv
     )
-    return dit.denoise_work(model, shape, forward, _transformer(model))
+    return joint_model.denoise_work(model, shape, forward, _transformer(model))
 
 
 def _t5(model: ModelSpec) -> text_encoder.Encoder:

@@ -10,7 +10,7 @@ Sources: diffusers 0.42.1 ``transformer_hunyuan_video15.py``
 
 from __future__ import annotations
 
-from perfmodel.ops import Ints, Op, Rows
+from perfmodel.ops import Op, Rows
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Workload
@@ -19,7 +19,8 @@ from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.joint import Style, join_copies, two_stream
 from perfmodel.stages.joint_model import embedding, sound_decode, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
-from perfmodel.stages.layers import READ_WRITE, scheduler_step, traffic
+from perfmodel.stages.layers import READ_WRITE, traffic
+from perfmodel.stages.requests import grid as shape_columns
 
 __all__ = [
     "components",
@@ -52,11 +53,6 @@ def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
     return joint_model.base_shape(model, workload, traits, padded_text=slots)
 
 
-def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
-    """`base` at other sizes."""
-    return joint_model.grid(model, base, width, height, frames)
-
-
 def components(model: ModelSpec) -> tuple[Component, ...]:
     """Qwen2.5-VL, ByT5, SigLIP (image-to-video), transformer and VAE."""
     return joint_model.components(model, _transformer(model))
@@ -74,23 +70,10 @@ def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...
 
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     """One transformer a forward, scheduler and guidance a step."""
-    spec, whole = model.transformer, _transformer(model)
-    latent = joint_model.latent_elements(model, shape)
-    return DenoiseWork(
-        per_forward=(
-            *joint_model.patch_convolution(model, shape),
-            *_forward(model, sizes_of(shape, traits), traits),
-        ),
-        per_step=scheduler_step(shape.batch * latent, guided=shape.branches > 1),
-        blocks=whole.blocks,
-        block_params=whole.block_params // whole.blocks,
-        hidden=spec.hidden,
-        heads=spec.heads,
-        kv_heads=spec.kv_heads,
-        head_dim=spec.head_dim,
-        exit_width=spec.patch_width_out,
-        velocity_elements=latent,
+    forward = joint_model.patch_convolution(model, shape) + _forward(
+        model, sizes_of(shape, traits), traits
     )
+    return joint_model.denoise_work(model, shape, forward, _transformer(model))
 
 
 def _has_image(model: ModelSpec, workload: Workload) -> bool:

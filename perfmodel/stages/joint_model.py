@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from perfmodel.errors import BadInput, Problem
 from perfmodel.ops import Conv, Gemm, Ints, Op, Pointwise, Rows, Split
-from perfmodel.shapes import Shape, causal_latent_frames
+from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Workload
-from perfmodel.stages import text_encoder, vae
-from perfmodel.stages.base import Component, Traits
+from perfmodel.stages import requests, text_encoder, vae
+from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.joint import MODULATED_NORM_BYTES, MODULATED_NORM_LAUNCHES
 from perfmodel.stages.joint_rows import Sizes
-from perfmodel.stages.layers import READ_WRITE, elements, linear, rounding, traffic
-from perfmodel.stages.requests import Request, resolve, round_frames, round_size, rounded_frames
-from perfmodel.stages.schedule import forwards
+from perfmodel.stages.layers import READ_WRITE, elements, linear, scheduler_step, traffic
+from perfmodel.stages.requests import Request, grid, resolve, round_frames, round_size
 
 FINAL_MODULATION = 2
 PIXELS_PER_TOKEN = 16
 REFERENCE_MULTIPLE = 32
+REFERENCE_AREA_PX = 1 << 20
+
+vae_encode, vae_decode = vae.encode, vae.decode
 
 
 def base_shape(
@@ -45,58 +47,31 @@ def base_shape(
     frames, frame_notes = round_frames(request, rule, model.vae.temporal_ratio)
     width, height, size_notes = round_size(request, model, model.size_multiple)
     one_branch = model.transformer.guidance_embedded or request.guidance <= 1
-    branches = 1 if one_branch else 2
-    assumed = request.assumed
-    if padded_text is not None:
-        assumed = tuple(name for name in assumed if name != "text_tokens")
-    base = Shape(
-        task=request.task,
-        batch=workload.batch,
-        width=width,
-        height=height,
-        frames=frames,
-        fps=request.fps,
-        steps=request.steps,
-        guidance=request.guidance,
-        branches=branches,
-        forwards=forwards(
-            request.steps, branches, request.defaults.flow_shift, request.defaults.guidance_interval
-        ),
-        latent_frames=0,
-        latent_height=0,
-        latent_width=0,
-        video_tokens=0,
-        text_tokens=request.text_tokens if padded_text is None else padded_text,
+    base = requests.base_shape(
+        request,
+        workload,
+        (width, height, frames),
+        1 if one_branch else 2,
+        padded_text=padded_text,
         condition_frames=_conditions(request, workload),
-        assumed=assumed,
-        notes=(
-            *request.notes,
-            *size_notes,
-            *frame_notes,
-            *_text_notes(workload, padded_text),
-        ),
+        notes=(*size_notes, *frame_notes),
     )
     return grid(model, base, width, height, frames)
 
 
-def grid(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
-    """`base` at other sizes: rounding, latent grid and tokens of the output (columns or ints)."""
-    spec, multiple = model.vae, model.size_multiple
-    frames = rounded_frames(frames, model.frame_rounding, spec.temporal_ratio)
-    width, height = width // multiple * multiple, height // multiple * multiple
-    latent_frames = causal_latent_frames(frames, spec.temporal_ratio)
-    latent_height, latent_width = height // spec.spatial_ratio, width // spec.spatial_ratio
-    _, rows, columns = model.transformer.patch
-    return replace(
-        base,
-        width=width,
-        height=height,
-        frames=frames,
-        latent_frames=latent_frames,
-        latent_height=latent_height,
-        latent_width=latent_width,
-        video_tokens=latent_frames * (latent_height // rows) * (latent_width // columns),
-    )
+def padded_shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
+    """`base_shape` where every prompt is padded to the text length of the default task."""
+    padded = model.tasks[model.default_task].text_tokens
+    return base_shape(model, workload, traits, padded_text=padded)
+
+
+def reference_grid(
+    model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints, *, enlarge: bool
+) -> Shape:
+    """`grid` with the tokens of condition images of about one megapixel, formed as the output."""
+    shape = grid(model, base, width, height, frames)
+    one = reference_tokens(shape.width, shape.height, REFERENCE_AREA_PX, enlarge=enlarge)
+    return replace(shape, extra_tokens=one * base.condition_frames)
 
 
 def reference_tokens(width: Ints, height: Ints, area_px: int, *, enlarge: bool) -> Ints:
@@ -255,18 +230,34 @@ def latent_elements(model: ModelSpec, shape: Shape) -> float | np.ndarray:
     return elements(spec.out_channels, shape.latent_frames, shape.latent_height, shape.latent_width)
 
 
-def vae_encode(
-    model: ModelSpec, frames: Ints, height: Ints, width: Ints, traits: Traits
-) -> tuple[Op, ...]:
-    """Operators that encode one map of pixels."""
-    return vae.encode(model, frames, height, width, traits)
-
-
-def vae_decode(
-    model: ModelSpec, latent_frames: Ints, height: Ints, width: Ints, traits: Traits
-) -> tuple[Op, ...]:
-    """Operators that decode one latent map."""
-    return vae.decode(model, latent_frames, height, width, traits)
+def denoise_work(
+    model: ModelSpec,
+    shape: Shape,
+    forward: tuple[Op, ...],
+    transformer: Component,
+    *,
+    row_reduces: Sequence[tuple[str, int, int, bool]] = (),
+    width_gathers: Sequence[tuple[str, int, int]] = (),
+) -> DenoiseWork:
+    """The denoise stage of one transformer a forward, whose operators are `forward`."""
+    spec = model.transformer
+    latent = latent_elements(model, shape)
+    # Not by branches: those that run as one batch count once.
+    guided = shape.guidance > 1 and not spec.guidance_embedded
+    return DenoiseWork(
+        per_forward=forward,
+        per_step=scheduler_step(shape.batch * latent, guided=guided),
+        blocks=transformer.blocks,
+        block_params=transformer.block_params // max(transformer.blocks, 1),
+        row_reduces=tuple(row_reduces),
+        width_gathers=tuple(width_gathers),
+        hidden=spec.hidden,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        exit_width=spec.patch_width_out,
+        velocity_elements=latent,
+    )
 
 
 def sound_decode(model: ModelSpec, shape: Shape) -> tuple[Op, ...]:
@@ -286,11 +277,7 @@ def _conditions(request: Request, workload: Workload) -> int:
 
 
 def _refuse(model: ModelSpec, workload: Workload, request: Request) -> None:
-    if workload.sound:
-        message = f"{model.slug} makes no sound; drop --sound or use --model cosmos3-nano"
-        raise BadInput(
-            Problem("sound", message, field="--sound", suggestions=("--model cosmos3-nano",))
-        )
+    requests.refuse_sound(model, workload)
     if request.defaults.frames == 1 and request.frames > 1:
         raise BadInput(
             Problem(
@@ -301,10 +288,3 @@ def _refuse(model: ModelSpec, workload: Workload, request: Request) -> None:
                 suggestions=("--frames 1",),
             )
         )
-
-
-def _text_notes(workload: Workload, padded: int | None) -> tuple[Problem, ...]:
-    if padded is None or workload.text_tokens in (None, padded):
-        return ()
-    message = f"prompts are padded (or cut) to {padded} tokens, not {workload.text_tokens}"
-    return (rounding("text-padding", message, "--text-tokens"),)

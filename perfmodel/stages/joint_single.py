@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from perfmodel.ops import Op, Pointwise, Split
 from perfmodel.spec.model import TransformerSpec
+from perfmodel.stages.base import Traits
 from perfmodel.stages.joint import (
     GATE_BYTES,
     GATE_LAUNCHES,
@@ -78,8 +79,12 @@ def blocks(
     )
 
 
-def gathers(spec: TransformerSpec, *, merged: bool) -> tuple[tuple[str, int, int], ...]:
-    """The messages of ``gather``: (name, count a forward, width)."""
+def gathers(
+    spec: TransformerSpec, traits: Traits, *, merged: bool
+) -> tuple[tuple[str, int, int], ...]:
+    """The messages of ``gather``: (name, count a forward, width); none where rows are split."""
+    if traits.single_stream_tensor != "gather":
+        return ()
     count = spec.single_layers
     if not merged:
         return (("single attention gather", count, spec.q_width),)

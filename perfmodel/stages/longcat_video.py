@@ -9,14 +9,13 @@ from __future__ import annotations
 from perfmodel.ops import Op, Rows
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
-from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import Chains, RowCount
 from perfmodel.stages.joint_model import embedding, sound_decode, vae_decode, vae_encode
-from perfmodel.stages.joint_model import grid as shape_columns
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import READ_WRITE, linear, traffic
+from perfmodel.stages.requests import grid as shape_columns
 
 __all__ = [
     "components",
@@ -42,10 +41,8 @@ CHAINS = Chains(
 VECTORS = 6
 
 
-def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
-    """Defaults, frames down to 4k+1, sizes in multiples of 16; prompts are padded."""
-    task = model.tasks[model.default_task]
-    return joint_model.base_shape(model, workload, traits, padded_text=task.text_tokens)
+shape = joint_model.padded_shape
+"""Defaults, frames down to 4k+1, sizes in multiples of 16; prompts are padded."""
 
 
 def components(model: ModelSpec) -> tuple[Component, ...]:
@@ -64,7 +61,7 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     forward = joint_model.patch_convolution(model, shape) + _after_patches(
         model, sizes_of(shape), frames
     )
-    return dit.denoise_work(model, shape, forward, _transformer(model))
+    return joint_model.denoise_work(model, shape, forward, _transformer(model))
 
 
 def _transformer(model: ModelSpec) -> Component:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from perfmodel.ops import Op
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
-from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import Chains
-from perfmodel.stages.joint_model import grid as shape_columns
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
+from perfmodel.stages.requests import grid as shape_columns
 
 __all__ = [
     "components",
@@ -42,10 +41,8 @@ CHAINS = Chains(
 )
 
 
-def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
-    """Defaults, frames down to 8k+1, sizes in multiples of 32; prompts are padded."""
-    task = model.tasks[model.default_task]
-    return joint_model.base_shape(model, workload, traits, padded_text=task.text_tokens)
+shape = joint_model.padded_shape
+"""Defaults, frames down to 8k+1, sizes in multiples of 32; prompts are padded."""
 
 
 def components(model: ModelSpec) -> tuple[Component, ...]:
@@ -66,7 +63,7 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
         ("q, k norm sums over tp", 3 * spec.layers, 1, True),
         ("text k norm sums over tp", spec.layers, 1, False),
     ]
-    return dit.denoise_work(model, shape, forward, _transformer(model), reduces)
+    return joint_model.denoise_work(model, shape, forward, _transformer(model), row_reduces=reduces)
 
 
 def _transformer(model: ModelSpec) -> Component:

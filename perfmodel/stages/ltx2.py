@@ -27,6 +27,7 @@ from perfmodel.stages.joint_model import embedding, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import Sizes, sizes_of
 from perfmodel.stages.layers import linear
 from perfmodel.stages.ltx import MODULATE, RMS, ROPE, WIDE_RMS
+from perfmodel.stages.requests import grid as shape_columns
 from perfmodel.stages.schedule import forwards
 
 __all__ = [
@@ -50,16 +51,10 @@ TABLES = 11
 
 def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
     """Defaults, frames down to 8k+1, sizes in multiples of 32; sound is always made."""
-    task = model.tasks[model.default_task]
     silent = workload.model_copy(update={"sound": False})
-    base = joint_model.base_shape(model, silent, traits, padded_text=task.text_tokens)
+    base = joint_model.padded_shape(model, silent, traits)
     branches = model.guidance_branches if base.branches > 1 else 1
     return replace(base, branches=branches, forwards=forwards(base.steps, branches, 1.0, None))
-
-
-def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
-    """`base` at other sizes."""
-    return joint_model.grid(model, base, width, height, frames)
 
 
 def sound_tokens(model: ModelSpec, shape: Shape) -> Ints:
@@ -91,7 +86,7 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
         ("video norm sums over tp", 5 * spec.layers, 1, True),
         ("text and sound norm sums over tp", 7 * spec.layers, 1, False),
     ]
-    return dit.denoise_work(model, shape, forward, _transformer(model), reduces)
+    return joint_model.denoise_work(model, shape, forward, _transformer(model), row_reduces=reduces)
 
 
 def sound_decode(model: ModelSpec, shape: Shape) -> tuple[Op, ...]:

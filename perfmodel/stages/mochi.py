@@ -15,9 +15,9 @@ from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import RowCount
 from perfmodel.stages.joint import Style, joint_attention
 from perfmodel.stages.joint_model import embedding, sound_decode, vae_decode, vae_encode
-from perfmodel.stages.joint_model import grid as shape_columns
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import READ_WRITE, linear, traffic
+from perfmodel.stages.requests import grid as shape_columns
 
 __all__ = [
     "components",
@@ -63,7 +63,7 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     forward = joint_model.patch_convolution(model, shape) + _after_patches(
         model, sizes_of(shape, traits), fused_qkv=traits.fused_qkv
     )
-    return dit.denoise_work(model, shape, forward, _transformer(model))
+    return joint_model.denoise_work(model, shape, forward, _transformer(model))
 
 
 def _text_ffn(spec: TransformerSpec) -> int:

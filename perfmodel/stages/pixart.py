@@ -9,13 +9,12 @@ from __future__ import annotations
 from perfmodel.ops import Op
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
-from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import Chains
 from perfmodel.stages.joint_model import embedding, sound_decode, vae_decode, vae_encode
-from perfmodel.stages.joint_model import grid as shape_columns
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
+from perfmodel.stages.requests import grid as shape_columns
 
 __all__ = [
     "components",
@@ -36,10 +35,8 @@ SIZE_INPUTS = (("resolution", 2), ("aspect ratio", 1))
 """Numbers that are embedded beside the timestep, each in a third of the width."""
 
 
-def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
-    """Defaults, sizes in whole tokens of 16 pixels, forwards; prompts are padded."""
-    task = model.tasks[model.default_task]
-    return joint_model.base_shape(model, workload, traits, padded_text=task.text_tokens)
+shape = joint_model.padded_shape
+"""Defaults, sizes in whole tokens of 16 pixels, forwards; prompts are padded."""
 
 
 def components(model: ModelSpec) -> tuple[Component, ...]:
@@ -57,7 +54,7 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     forward = joint_model.patch_convolution(model, shape) + _after_patches(
         model, sizes_of(shape), fused_qkv=traits.fused_qkv
     )
-    return dit.denoise_work(model, shape, forward, _transformer(model))
+    return joint_model.denoise_work(model, shape, forward, _transformer(model))
 
 
 def _transformer(model: ModelSpec) -> Component:

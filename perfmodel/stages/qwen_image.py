@@ -10,8 +10,6 @@ Sources: diffusers 0.42.1 ``transformer_qwenimage.py``
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from perfmodel.ops import Ints, Op
@@ -31,7 +29,7 @@ from perfmodel.stages.joint import (
 )
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
-from perfmodel.stages.layers import READ_WRITE, scheduler_step, traffic
+from perfmodel.stages.layers import READ_WRITE, traffic
 
 __all__ = [
     "components",
@@ -45,7 +43,6 @@ __all__ = [
 ]
 
 TEMPLATE_TOKENS = 34
-REFERENCE_AREA_PX = 1 << 20
 
 
 def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
@@ -56,9 +53,7 @@ def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
 
 def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
     """`base` at other sizes; condition images have the form of the output."""
-    shape = joint_model.grid(model, base, width, height, frames)
-    one = joint_model.reference_tokens(shape.width, shape.height, REFERENCE_AREA_PX, enlarge=True)
-    return replace(shape, extra_tokens=one * base.condition_frames)
+    return joint_model.reference_grid(model, base, width, height, frames, enlarge=True)
 
 
 def components(model: ModelSpec) -> tuple[Component, ...]:
@@ -78,20 +73,8 @@ def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...
 
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     """One transformer a forward, scheduler and guidance a step."""
-    spec, whole = model.transformer, _transformer(model)
-    latent = joint_model.latent_elements(model, shape)
-    return DenoiseWork(
-        per_forward=_forward(model, sizes_of(shape, traits), traits),
-        per_step=scheduler_step(shape.batch * latent, guided=shape.branches > 1),
-        blocks=whole.blocks,
-        block_params=whole.block_params // whole.blocks,
-        hidden=spec.hidden,
-        heads=spec.heads,
-        kv_heads=spec.kv_heads,
-        head_dim=spec.head_dim,
-        exit_width=spec.patch_width_out,
-        velocity_elements=latent,
-    )
+    forward = _forward(model, sizes_of(shape, traits), traits)
+    return joint_model.denoise_work(model, shape, forward, _transformer(model))
 
 
 def _transformer(model: ModelSpec) -> Component:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from perfmodel.errors import BadInput, Problem
 from perfmodel.ops import Ints
-from perfmodel.shapes import ceil_div
+from perfmodel.shapes import Shape, causal_latent_frames, ceil_div
 from perfmodel.spec.model import ModelSpec, TaskDefaults
 from perfmodel.spec.workload import Workload
 from perfmodel.stages.layers import rounding
+from perfmodel.stages.schedule import forwards
 
 ASSUMED_FIELDS = ("task", "width", "height", "frames", "fps", "steps", "guidance", "text_tokens")
 
@@ -150,6 +151,96 @@ def round_size(
         raise BadInput(_bad_size(model, request.task, asked, multiple, width, height))
     message = f"{asked} runs as {width}x{height} (multiples of {multiple})"
     return width, height, (rounding("size-rounding", message, "--size"),)
+
+
+def base_shape(
+    request: Request,
+    workload: Workload,
+    size: tuple[int, int, int],
+    branches: int,
+    *,
+    padded_text: int | None = None,
+    condition_frames: int = 0,
+    extra_tokens: int = 0,
+    notes: tuple[Problem, ...] = (),
+) -> Shape:
+    """The shape of a request, its latent grid left empty (`grid` fills it).
+
+    Args:
+        request: with every default filled in.
+        workload: as asked.
+        size: width, height and frames as they run.
+        branches: guidance branches that run.
+        padded_text: text tokens that every prompt is padded to; None: as many as it has.
+        condition_frames: pixel frames that the VAE encodes.
+        extra_tokens: latent tokens besides those of the video.
+        notes: what was rounded.
+    """
+    width, height, frames = size
+    defaults, assumed = request.defaults, request.assumed
+    if padded_text is not None:
+        assumed = tuple(name for name in assumed if name != "text_tokens")
+    return Shape(
+        task=request.task,
+        batch=workload.batch,
+        width=width,
+        height=height,
+        frames=frames,
+        fps=request.fps,
+        steps=request.steps,
+        guidance=request.guidance,
+        branches=branches,
+        forwards=forwards(request.steps, branches, defaults.flow_shift, defaults.guidance_interval),
+        latent_frames=0,
+        latent_height=0,
+        latent_width=0,
+        video_tokens=0,
+        extra_tokens=extra_tokens,
+        text_tokens=request.text_tokens if padded_text is None else padded_text,
+        condition_frames=condition_frames,
+        assumed=assumed,
+        notes=(*request.notes, *notes, *_text_notes(workload, padded_text)),
+    )
+
+
+def grid(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
+    """`base` at other sizes: rounding, latent grid and tokens of the output (columns or ints)."""
+    spec, multiple = model.vae, model.size_multiple
+    frames = rounded_frames(frames, model.frame_rounding, spec.temporal_ratio)
+    width, height = width // multiple * multiple, height // multiple * multiple
+    latent_frames = causal_latent_frames(frames, spec.temporal_ratio)
+    latent_height, latent_width = height // spec.spatial_ratio, width // spec.spatial_ratio
+    _, rows, columns = model.transformer.patch
+    return replace(
+        base,
+        width=width,
+        height=height,
+        frames=frames,
+        latent_frames=latent_frames,
+        latent_height=latent_height,
+        latent_width=latent_width,
+        video_tokens=latent_frames * (latent_height // rows) * (latent_width // columns),
+    )
+
+
+def refuse_sound(model: ModelSpec, workload: Workload) -> None:
+    """For a model that makes none.
+
+    Raises:
+        BadInput: the request asks for sound.
+    """
+    if workload.sound:
+        message = f"{model.slug} makes no sound; drop --sound or use --model cosmos3-nano"
+        raise BadInput(
+            Problem("sound", message, field="--sound", suggestions=("--model cosmos3-nano",))
+        )
+
+
+def _text_notes(workload: Workload, padded: int | None) -> tuple[Problem, ...]:
+    if padded is None or workload.text_tokens in (None, padded):
+        return ()
+    message = f"prompts are padded (or cut) to {padded} tokens, not {workload.text_tokens}"
+    return (rounding("text-padding", message, "--text-tokens"),)
 
 
 def _bad_size(

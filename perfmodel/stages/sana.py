@@ -17,14 +17,13 @@ from dataclasses import dataclass, replace
 from perfmodel.ops import Conv, Gemm, Op, Rows, Split
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec, TransformerSpec
-from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import Chains, Eager
-from perfmodel.stages.joint_model import grid as shape_columns
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import BF16_BYTES, READ_WRITE, linear, traffic
+from perfmodel.stages.requests import grid as shape_columns
 
 __all__ = [
     "components",
@@ -69,10 +68,8 @@ def _kind(spec: TransformerSpec) -> _Kind:
     return _Kind(video=spec.rotary)
 
 
-def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
-    """Defaults, rounding, tokens; prompts are padded."""
-    task = model.tasks[model.default_task]
-    return joint_model.base_shape(model, workload, traits, padded_text=task.text_tokens)
+shape = joint_model.padded_shape
+"""Defaults, rounding, tokens; prompts are padded."""
 
 
 def components(model: ModelSpec) -> tuple[Component, ...]:
@@ -91,7 +88,7 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     forward = joint_model.patch_convolution(model, shape) + _after_patches(
         model, sizes_of(shape), fused_qkv=traits.fused_qkv
     )
-    work = dit.denoise_work(model, shape, forward, _transformer(model))
+    work = joint_model.denoise_work(model, shape, forward, _transformer(model))
     if not _kind(spec).video:
         return work
     state = spec.heads * spec.head_dim * (spec.head_dim + ONES)

@@ -9,7 +9,7 @@ Sources: diffusers 0.42.1 ``transformer_sd3.py``, ``attention.py``
 
 from __future__ import annotations
 
-from perfmodel.ops import Attention, Ints, Op, Role, Rows, Split
+from perfmodel.ops import Attention, Op, Role, Rows, Split
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec, TransformerSpec
 from perfmodel.spec.workload import Workload
@@ -32,7 +32,8 @@ from perfmodel.stages.joint import (
 )
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
-from perfmodel.stages.layers import READ_WRITE, linear, scheduler_step, traffic
+from perfmodel.stages.layers import READ_WRITE, linear, traffic
+from perfmodel.stages.requests import grid as shape_columns
 
 __all__ = [
     "components",
@@ -54,11 +55,6 @@ def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
     return joint_model.base_shape(model, workload, traits)
 
 
-def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
-    """`base` at other sizes."""
-    return joint_model.grid(model, base, width, height, frames)
-
-
 def components(model: ModelSpec) -> tuple[Component, ...]:
     """Two CLIP towers, T5, transformer and VAE."""
     return joint_model.components(model, _transformer(model))
@@ -72,23 +68,10 @@ def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...
 
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     """One transformer a forward, scheduler and guidance a step."""
-    spec, whole = model.transformer, _transformer(model)
-    latent = joint_model.latent_elements(model, shape)
-    return DenoiseWork(
-        per_forward=(
-            *joint_model.patch_convolution(model, shape),
-            *_forward(model, sizes_of(shape, traits), traits),
-        ),
-        per_step=scheduler_step(shape.batch * latent, guided=shape.branches > 1),
-        blocks=whole.blocks,
-        block_params=whole.block_params // whole.blocks,
-        hidden=spec.hidden,
-        heads=spec.heads,
-        kv_heads=spec.kv_heads,
-        head_dim=spec.head_dim,
-        exit_width=spec.patch_width_out,
-        velocity_elements=latent,
+    forward = joint_model.patch_convolution(model, shape) + _forward(
+        model, sizes_of(shape, traits), traits
     )
+    return joint_model.denoise_work(model, shape, forward, _transformer(model))
 
 
 def _transformer(model: ModelSpec) -> Component:

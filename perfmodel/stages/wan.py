@@ -11,73 +11,52 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfmodel.errors import BadInput, Problem
 from perfmodel.ops import Ints, Op
-from perfmodel.shapes import Shape, causal_latent_frames
+from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Workload
 from perfmodel.stages import text_encoder, vae, wan_blocks
 from perfmodel.stages.base import Component, DenoiseWork, Traits
-from perfmodel.stages.layers import elements, rounding, scheduler_step
-from perfmodel.stages.requests import Request, resolve, round_frames, round_size, rounded_frames
-from perfmodel.stages.schedule import expert_steps, forwards
+from perfmodel.stages.layers import elements, scheduler_step
+from perfmodel.stages.requests import (
+    Request,
+    base_shape,
+    grid,
+    refuse_sound,
+    resolve,
+    round_frames,
+    round_size,
+)
+from perfmodel.stages.schedule import expert_steps
+
+vae_encode, vae_decode = vae.encode, vae.decode
 
 
 def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
     """Defaults, the floor to ``F // 4 * 4 + 1`` frames and whole patches, tokens, forwards."""
     request = resolve(model, workload)
-    if workload.sound:
-        raise BadInput(_no_sound(model))
+    refuse_sound(model, workload)
     rule = traits.frame_rounding or model.frame_rounding
     frames, frame_notes = round_frames(request, rule, model.vae.temporal_ratio)
     width, height, size_notes = round_size(request, model, model.size_multiple)
     branches = 1 if request.guidance <= 1 else 2
-    tokens = _text_tokens(model)
-    base = Shape(
-        task=request.task,
-        batch=workload.batch,
-        width=width,
-        height=height,
-        frames=frames,
-        fps=request.fps,
-        steps=request.steps,
-        guidance=request.guidance,
-        branches=branches,
-        forwards=forwards(
-            request.steps, branches, request.defaults.flow_shift, request.defaults.guidance_interval
-        ),
-        latent_frames=0,
-        latent_height=0,
-        latent_width=0,
-        video_tokens=0,
-        text_tokens=tokens,
+    base = base_shape(
+        request,
+        workload,
+        (width, height, frames),
+        branches,
+        padded_text=_text_tokens(model),
         condition_frames=_condition_frames(request, frames),
-        assumed=tuple(name for name in request.assumed if name != "text_tokens"),
-        notes=(*request.notes, *size_notes, *frame_notes, *_text_notes(workload, tokens)),
+        notes=(*size_notes, *frame_notes),
     )
     return shape_columns(model, base, width, height, frames)
 
 
 def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
     """`base` at other sizes; frames and sizes are rounded as in `shape`."""
-    vae, multiple = model.vae, model.size_multiple
-    frames = rounded_frames(frames, model.frame_rounding, vae.temporal_ratio)
-    width, height = width // multiple * multiple, height // multiple * multiple
-    latent_frames = causal_latent_frames(frames, vae.temporal_ratio)
-    latent_height, latent_width = height // vae.spatial_ratio, width // vae.spatial_ratio
-    _, rows, columns = model.transformer.patch
+    shape = grid(model, base, width, height, frames)
     clip = model.tasks[base.task].condition == "clip"
-    return replace(
-        base,
-        width=width,
-        height=height,
-        frames=frames,
-        latent_frames=latent_frames,
-        latent_height=latent_height,
-        latent_width=latent_width,
-        video_tokens=latent_frames * (latent_height // rows) * (latent_width // columns),
-        condition_frames=frames if clip else base.condition_frames,
-    )
+    return replace(shape, condition_frames=shape.frames) if clip else shape
 
 
 def experts(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[int, int]:
@@ -136,20 +115,6 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     )
 
 
-def vae_encode(
-    model: ModelSpec, frames: Ints, height: Ints, width: Ints, traits: Traits
-) -> tuple[Op, ...]:
-    """Operators that encode one map of pixels."""
-    return vae.encode(model, frames, height, width, traits)
-
-
-def vae_decode(
-    model: ModelSpec, latent_frames: Ints, height: Ints, width: Ints, traits: Traits
-) -> tuple[Op, ...]:
-    """Operators that decode one latent map."""
-    return vae.decode(model, latent_frames, height, width, traits)
-
-
 def sound_decode(model: ModelSpec, shape: Shape) -> tuple[Op, ...]:
     """Nothing: Wan makes no sound."""
     return ()
@@ -163,19 +128,3 @@ def _condition_frames(request: Request, frames: int) -> int:
 def _text_tokens(model: ModelSpec) -> int:
     lengths = [text_encoder.ENCODERS[name] for name in model.text_encoders]
     return next(encoder.tokens for encoder in lengths if encoder.is_text)
-
-
-def _text_notes(workload: Workload, tokens: int) -> tuple[Problem, ...]:
-    if workload.text_tokens in (None, tokens):
-        return ()
-    message = f"prompts are padded (or cut) to {tokens} tokens, not {workload.text_tokens}"
-    return (rounding("text-padding", message, "--text-tokens"),)
-
-
-def _no_sound(model: ModelSpec) -> Problem:
-    return Problem(
-        "sound",
-        f"{model.slug} makes no sound; drop --sound or use --model cosmos3-nano",
-        field="--sound",
-        suggestions=("--model cosmos3-nano",),
-    )

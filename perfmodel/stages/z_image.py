@@ -28,7 +28,8 @@ from perfmodel.stages.joint import (
     RMS_LAUNCHES,
 )
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
-from perfmodel.stages.layers import READ_WRITE, linear, scheduler_step, traffic
+from perfmodel.stages.layers import READ_WRITE, linear, traffic
+from perfmodel.stages.requests import grid
 
 __all__ = [
     "components",
@@ -76,7 +77,7 @@ def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
 
 def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
     """`base` at other sizes; the padded text is part of the sequence."""
-    shape = joint_model.grid(model, base, width, height, frames)
+    shape = grid(model, base, width, height, frames)
     return replace(
         shape,
         video_tokens=round_up(shape.video_tokens, PADDING),
@@ -97,20 +98,9 @@ def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...
 
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     """One transformer a forward, scheduler and guidance a step."""
-    spec, whole = model.transformer, _transformer(model)
-    latent = joint_model.latent_elements(model, shape)
-    return DenoiseWork(
-        per_forward=_forward(model, shape.batch, (shape.video_tokens, shape.extra_tokens), traits),
-        per_step=scheduler_step(shape.batch * latent, guided=shape.branches > 1),
-        blocks=whole.blocks,
-        block_params=whole.block_params // whole.blocks,
-        hidden=spec.hidden,
-        heads=spec.heads,
-        kv_heads=spec.kv_heads,
-        head_dim=spec.head_dim,
-        exit_width=spec.patch_width_out,
-        velocity_elements=latent,
-    )
+    lengths = (shape.video_tokens, shape.extra_tokens)
+    forward = _forward(model, shape.batch, lengths, traits)
+    return joint_model.denoise_work(model, shape, forward, _transformer(model))
 
 
 def _transformer(model: ModelSpec) -> Component:
