@@ -168,7 +168,11 @@ def _rank(
         fast = allowed & (evaluation.latency_s * MS_PER_S <= max_latency_ms)
         allowed = fast if fast.any() else allowed
     scores = score(evaluation, table.memory.peak_bytes, objective, num_gpus)
-    return _Ranked(table, allowed, rank(evaluation, allowed, scores, table.memory.peak_bytes))
+    return _Ranked(
+        table,
+        allowed,
+        rank(evaluation, allowed, scores, table.memory.peak_bytes, table.memory.tight),
+    )
 
 
 def _top(variants: Sequence[_Ranked], top: int) -> tuple[_Ranked, list[Prediction]]:
@@ -215,7 +219,7 @@ def _scaling(ranked: _Ranked) -> tuple[ScalingRow, ...]:
     """The fastest fitting configuration of each number of devices."""
     evaluation = ranked.table.evaluation
     fits = ranked.table.memory.fits
-    best = best_by_world(evaluation, fits)
+    best = best_by_world(evaluation, fits, ranked.table.memory.tight)
     num_gpus = ranked.table.session.system.num_gpus
     shown = {n: row for n, row in best.items() if n & (n - 1) == 0 or n == num_gpus}
     latency = {n: float(evaluation.latency_s[row]) for n, row in shown.items()}

@@ -100,6 +100,11 @@ class MemoryTable:
         """True where a request runs (tight included)."""
         return np.asarray(self.fit_status != NO)
 
+    @property
+    def tight(self) -> NDArray[np.bool_]:
+        """True where a request may run out of memory."""
+        return np.asarray(self.fit_status == TIGHT)
+
     def by_phase(self, index: int) -> dict[str, float]:
         """Bytes by phase of one configuration."""
         return dict(zip(PHASES, self.by_phase_bytes[:, index].tolist(), strict=True))

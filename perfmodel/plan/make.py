@@ -198,7 +198,7 @@ def survey(
     scores = score(evaluation, table.memory.peak_bytes, objective, num_gpus)
     order = np.flatnonzero(allowed)
     order = order[np.argsort(scores[order], kind="stable")]
-    best = rank(evaluation, allowed, scores, table.memory.peak_bytes).order[0]
+    best = rank(evaluation, allowed, scores, table.memory.peak_bytes, table.memory.tight).order[0]
     return Field(
         table=table,
         rows=order,

@@ -65,31 +65,42 @@ def denoise_layouts(layouts: Layouts) -> NDArray[np.intp]:
     return np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
 
 
+MEMORY_GRAIN_BYTES = 2.0**30
+"""Peaks closer than this do not order ties."""
+
+MEMORY_WORTH_FRAC = 0.02
+"""What a tie may lose to the fastest of them and still go first for its memory."""
+
+
 def rank(
-    evaluation: Evaluation, allowed: NDArray[np.bool_], scores: Column, peak_bytes: Column
+    evaluation: Evaluation,
+    allowed: NDArray[np.bool_],
+    scores: Column,
+    peak_bytes: Column,
+    tight: NDArray[np.bool_] | None = None,
 ) -> Ranking:
     """Order the allowed rows: the best of each denoise layout, ties decided by memory.
 
     A row is tied with the best when the error of the *difference* of the two predictions exceeds
     it (errors they share cancel), and no other such row beats it by more than the error of theirs.
-    Among ties, less memory goes first, then the shorter latency.
+    Among ties within `MEMORY_WORTH_FRAC` of the fastest, less memory goes first.  Rows that may
+    run out of memory (`tight`) come after all that fit.
     """
     rows = np.flatnonzero(allowed)
     if rows.size == 0:
         return Ranking(rows, np.zeros(0, bool), scores)
-    rows = rows[np.argsort(scores[rows], kind="stable")]
+    late = np.zeros(len(scores), bool) if tight is None else tight
+    rows = rows[np.lexsort((scores[rows], late[rows]))]
     groups = denoise_layouts(evaluation.layouts)[rows]
     _, first = np.unique(groups, return_index=True)
     rows = rows[np.sort(first)]
     best = int(rows[0])
-    tied = _tied(evaluation, rows, best, scores, peak_bytes)
+    tied = _tied(evaluation, rows, best, scores, peak_bytes) & (late[rows] == late[best])
     front = rows[tied]
-    front = front[np.lexsort((scores[front], np.round(peak_bytes[front] / MEMORY_GRAIN_BYTES)))]
+    memory = np.round(peak_bytes[front] / MEMORY_GRAIN_BYTES)
+    close = scores[front] <= scores[best] * (1 + MEMORY_WORTH_FRAC)
+    front = front[np.lexsort((scores[front], np.where(close, memory, 0.0), ~close))]
     return Ranking(np.concatenate([front, rows[~tied]]), np.sort(tied)[::-1], scores)
-
-
-MEMORY_GRAIN_BYTES = 2.0**30
-"""Peaks closer than this do not order ties."""
 
 
 def _tied(
@@ -121,9 +132,12 @@ def pareto(costs: NDArray[np.float64]) -> NDArray[np.bool_]:
     return keep
 
 
-def best_by_world(evaluation: Evaluation, allowed: NDArray[np.bool_]) -> dict[int, int]:
-    """Fastest allowed row of each number of devices."""
+def best_by_world(
+    evaluation: Evaluation, allowed: NDArray[np.bool_], tight: NDArray[np.bool_]
+) -> dict[int, int]:
+    """Fastest allowed row of each number of devices; `tight` ones only where nothing else runs."""
     result: dict[int, int] = {}
-    for row in np.flatnonzero(allowed)[np.argsort(evaluation.latency_s[allowed], kind="stable")]:
+    rows = np.flatnonzero(allowed)
+    for row in rows[np.lexsort((evaluation.latency_s[rows], tight[rows]))]:
         result.setdefault(int(evaluation.layouts.world_size[row]), int(row))
     return dict(sorted(result.items()))
