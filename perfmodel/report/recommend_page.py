@@ -83,7 +83,26 @@ def _ties(answer: Answer) -> str:
         return ""
     return (
         f"TIE with {words.join_words(tied)}: {unbroken('`perfmodel plan`')} tells which runs "
-        "decide it."
+        f"decide it.{_gave_way(answer)}"
+    )
+
+
+def _gave_way(answer: Answer) -> str:
+    """The faster tie that needs more memory than the best, if there is one."""
+    best, *others = answer.recommendations
+    if answer.objective not in (None, "latency") or best.latency_ms is None:
+        return ""
+    faster = [
+        row
+        for row in others
+        if row.tied_with_best and row.latency_ms and row.latency_ms < best.latency_ms
+    ]
+    if not faster:
+        return ""
+    other = min(faster, key=lambda row: row.latency_ms or 0.0)
+    return (
+        f" {other.config_id} may be {words.milliseconds(best.latency_ms - (other.latency_ms or 0))}"
+        f" ms faster and needs {words.gib(other.peak_memory_gib)} GiB."
     )
 
 
