@@ -294,6 +294,34 @@ def test_the_diffusers_program_is_python_and_states_its_degrees(text, offload):
         assert ("enable_tiling" in source) == (text == "tiling")
 
 
+@pytest.mark.parametrize("experts", [1, 2])
+def test_the_diffusers_program_sets_up_every_expert(experts):
+    ctx = context("diffusers", experts=experts, options=Options(compile=True))
+    source = program(ctx, config("usp4"))
+    for call in ("enable_parallelism(", "compile_repeated_blocks("):
+        assert source.count(f"pipe.transformer.{call}") == 1
+        assert source.count(f"pipe.transformer_2.{call}") == experts - 1
+
+
+@pytest.mark.parametrize(
+    "name", ["lightx2v", "fastvideo", "cache-dit(diffusers)", "paraattention", "svg-dense-baseline"]
+)
+def test_an_engine_without_a_known_command_gives_the_reason_instead(name):
+    texts = engines.engine(name).commands(context(name), config("cfg2_usp2"), 10.0)
+    for text in (texts.serve, texts.request, texts.benchmark):
+        assert all(line.startswith("# no command: ") for line in text.splitlines())
+        assert engines.engine(name).facts.title in text
+
+
+def test_torchao_has_a_program_until_it_quantises():
+    engine = engines.engine("diffusers+torchao")
+    for dtype, has_program in (("bf16", True), ("fp8", False)):
+        ctx = context("diffusers+torchao", options=Options(dtype=dtype))
+        text = engine.commands(ctx, config("single"), 10.0).request
+        assert ("from_pretrained" in text) == has_program
+        assert text.startswith("# no command: ") != has_program
+
+
 @pytest.mark.parametrize("name", sorted(FLAGS))
 def test_a_launch_command_reads_back_as_its_configuration(name):
     engine = engines.engine(name)

@@ -173,7 +173,7 @@ class Context:
         model, model_id, hf_id: title, slug and checkpoint as they are named to people.
         family: stage family of the model.
         heads, kv_heads, hidden, ffn_width: of the denoiser's blocks.
-        layers: denoiser blocks of one expert.
+        layers: denoiser blocks of one expert; experts: full transformers that take turns.
         tokens: latent tokens of the sequence with sound and conditions.
         sound_tokens: the part of `tokens` that is sound; sound_tokens_per_s: their rate.
         text_tokens: text tokens of a branch.
@@ -199,6 +199,7 @@ class Context:
     hidden: int
     ffn_width: int
     layers: int = 1
+    experts: int = 1
     tokens: int
     sound_tokens: int = 0
     sound_tokens_per_s: float = 25.0

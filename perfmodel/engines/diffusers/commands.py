@@ -12,6 +12,7 @@ from perfmodel.spec.parallel import ParallelConfig
 
 TIMINGS = "timings.json"
 _BACKENDS = {"TORCH_SDPA": "native", "CUDNN_ATTN": "_native_cudnn", "FLASH_ATTN": "flash"}
+_DENOISERS = ("pipe.transformer", "pipe.transformer_2")
 _OFFLOADS = {
     "model": "pipe.enable_model_cpu_offload()",
     "layerwise": (
@@ -60,17 +61,18 @@ def _placed(ctx: Context, config: ParallelConfig) -> list[str]:
         lines.append("pipe.vae.to(torch.float32)")
     if config.vae_tiling:
         lines.append("pipe.vae.enable_tiling()")
+    calls = []
     if "attention_backend" not in ctx.behaviour.assumed:
         name = _BACKENDS.get(options.attention_backend or "", "native")
-        lines.append(f"pipe.transformer.set_attention_backend({name!r})")
+        calls.append(f"set_attention_backend({name!r})")
     if config.ulysses * config.ring > 1:
-        lines.append(
-            "pipe.transformer.enable_parallelism(config=ContextParallelConfig("
+        calls.append(
+            "enable_parallelism(config=ContextParallelConfig("
             f"ulysses_degree={config.ulysses}, ring_degree={config.ring}))"
         )
     if ctx.behaviour.compiled:
-        lines.append("pipe.transformer.compile_repeated_blocks()")
-    return lines
+        calls.append("compile_repeated_blocks()")
+    return lines + [f"{part}.{call}" for call in calls for part in _DENOISERS[: ctx.experts]]
 
 
 def _arguments(ctx: Context) -> str:

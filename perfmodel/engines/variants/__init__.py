@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from perfmodel.engines.base import Residency
+from perfmodel.engines.base import Commands, Context, Residency
 from perfmodel.engines.diffusers.commands import read_launch, render
 from perfmodel.engines.diffusers.facts import FACTS as DIFFUSERS
 from perfmodel.engines.diffusers.facts import PLAIN, WAN
 from perfmodel.engines.plain.attention import flash, flash_2
 from perfmodel.engines.plain.engine import PlainEngine
-from perfmodel.engines.plain.facts import Facts, ModelFacts
+from perfmodel.engines.plain.facts import Facts, ModelFacts, Starter
+from perfmodel.spec.parallel import ParallelConfig
 
 
 def _like_diffusers(name: str, title: str, source: str, **changes: object) -> Facts:
@@ -97,7 +98,36 @@ FACTS: Mapping[str, Facts] = {
         ),
     )
 }
+
+
+def without_template(title: str) -> Starter:
+    """A starter for an engine whose own commands are not known: the reason, as shell comments."""
+    reason = (
+        f"# no command: how {title} is started is not modelled; "
+        "give its own program the degrees and options of this configuration"
+    )
+
+    def starter(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands:
+        del ctx, config, predicted_s
+        return Commands(serve=reason, request=reason, benchmark=reason)
+
+    return starter
+
+
+# torchao adds nothing to a program of diffusers until it quantises, which only its scripts do.
+_PROGRAM = without_template("the quantisation of torchao")
+
+
+def _torchao(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands:
+    wide = ctx.behaviour.options.dtype in ("bf16", "fp16")
+    return (render if wide else _PROGRAM)(ctx, config, predicted_s)
+
+
 ENGINES = {
-    name: PlainEngine(facts=facts, starter=render, reader=read_launch)
+    name: PlainEngine(
+        facts=facts,
+        starter=_torchao if name == "diffusers+torchao" else without_template(facts.title),
+        reader=read_launch,
+    )
     for name, facts in FACTS.items()
 }
