@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from perfmodel.api import header
+from perfmodel.api.offload import host_needs
 from perfmodel.api.records import Table, prediction
 from perfmodel.api.session import Session, open_session
 from perfmodel.api.table import build_table, legality, memory_of, search_space
@@ -51,21 +53,32 @@ def explain(session: Session, table: Table, answer: Answer) -> Answer:
         f"none of {len(table.evaluation.layouts)} legal configurations fits in "
         f"{table.memory.capacity_bytes / GIB:,.1f} GiB a GPU; {notes[0]}"
     )
-    problem = Problem(
-        "memory", message, field="--gpus", suggestions=tuple(f"--{n}" for n in miss.needs)
-    )
+    changes = (*_by_option(session, table), *_by_gpus(session))
+    problem = Problem("memory", message, field="--gpus", suggestions=_to_type(changes))
     return answer.model_copy(
         update={
             "status": "does_not_fit",
             "problems": header.unique([problem]),
             "nearest_miss": record,
             "over_gib": miss.over_bytes / GIB,
-            "would_fit": (*_by_option(session, table), *_by_gpus(session)),
+            "would_fit": changes,
             "fit_notes": tuple(notes),
             "warnings": header.unique(header.base_warnings(session)),
             "trust": header.trust_word(record.provenance_share),
         }
     )
+
+
+def typed(change: str) -> tuple[str, ...]:
+    """``vae_tiling=on offload=model`` as flags with their values."""
+    pairs = (part.partition("=") for part in change.split())
+    return tuple(f"--{name.replace('_', '-')} {value}" for name, _, value in pairs)
+
+
+def _to_type(changes: Sequence[Choice]) -> tuple[str, ...]:
+    """The flags of each change; no axis, because every legal degree was tried."""
+    found = (" ".join(typed(c.option)) if c.option else c.needs for c in changes)
+    return tuple(text for text in found if text)
 
 
 def _by_option(session: Session, table: Table) -> tuple[Choice, ...]:
@@ -84,18 +97,16 @@ def _by_option(session: Session, table: Table) -> tuple[Choice, ...]:
 def _choice(session: Session, table: Table, remedy: Remedy) -> Choice:
     changed = session.with_options(remedy.options)
     one = build_table(changed, table.evaluation.layouts.take(np.array([remedy.index])))
-    needs = None
-    if remedy.host_bytes is not None:
-        needs = f"{remedy.host_bytes / GIB:,.0f} GiB host RAM, pass --host-ram"
+    host = remedy.host_bytes
     return Choice(
-        title=remedy.change.replace("=", " ").replace("_", " "),
+        title=" ".join(typed(remedy.change)),
         config_id=one.config_id(0),
         option=remedy.change,
         num_gpus=one.num_gpus(0),
         latency_ms=float(one.evaluation.latency_s[0]) * MS_PER_S,
         memory_gib=remedy.peak_bytes / GIB,
-        host_memory_gib=None if remedy.host_bytes is None else remedy.host_bytes / GIB,
-        needs=needs,
+        host_memory_gib=None if host is None else host / GIB,
+        needs=None if host is None else host_needs(session.system, host),
     )
 
 

@@ -10,7 +10,9 @@ import numpy as np
 
 from perfmodel import catalog, engines
 from perfmodel.api import header
+from perfmodel.api.asked import as_options, as_parallel, as_workload
 from perfmodel.api.misfit import PHASE_WORDS
+from perfmodel.api.offload import settled
 from perfmodel.api.records import (
     BOUND_WORDS,
     LOSSY_DTYPES,
@@ -27,7 +29,7 @@ from perfmodel.errors import BadInput, Problem
 from perfmodel.memory import NO, PHASES
 from perfmodel.pipeline.evaluate import STAGES
 from perfmodel.pipeline.lines import Stage, plain_line
-from perfmodel.report.answer import PredictAnswer, Prediction, StageRow
+from perfmodel.report.answer import ParallelInfo, PredictAnswer, Prediction, StageRow
 from perfmodel.spec.hardware import System
 from perfmodel.spec.parallel import Layouts, ParallelConfig, parse_parallel
 from perfmodel.spec.workload import Options, Workload
@@ -50,9 +52,9 @@ SUMS = ("pipeline_forward", "denoise_per_step")
 
 def predict(
     workload: Workload,
-    system: System,
+    system: System | str,
     *,
-    parallel: str | ParallelConfig | None = None,
+    parallel: str | ParallelConfig | ParallelInfo | None = None,
     launch: Sequence[str] | None = None,
     engine: str = engines.DEFAULT_ENGINE,
     options: Options | None = None,
@@ -66,8 +68,8 @@ def predict(
 
     Args:
         workload: the request.
-        system: the machine.
-        parallel: keys, an id or a record; None is one device.
+        system: the machine, or as ``--gpus`` takes it.
+        parallel: keys, an id, a record or an answer's degrees; None is one device.
         launch: a launch command as typed, read instead of `parallel`.
         engine: ``name[@version|@date]``.
         options: fixed choices.
@@ -81,8 +83,9 @@ def predict(
         Refused: the configuration is illegal; all reasons.
         BadInput, MissingData: see `perfmodel.errors`.
     """
-    config, workload, options = _asked(parallel, launch, engine, workload, options or Options())
+    config, workload, options = _asked(parallel, launch, engine, workload, options)
     session = open_session(workload, system, engine=engine, options=options, fit=fit, strict=strict)
+    session = settled(session, Layouts.of([config]))
     found = problems(session.engine.rules(), session.context, config)
     errors = [problem for problem in found if problem.severity == "error"]
     if errors:
@@ -97,13 +100,14 @@ def predict(
 
 def predict_all(
     workload: Workload,
-    system: System,
+    system: System | str,
     *,
     engine: str = engines.DEFAULT_ENGINE,
     options: Options | None = None,
 ) -> dict[str, np.ndarray]:
     """All legal configurations as numpy columns: degrees, stages [ms], latency [ms], peak [GiB]."""
     session = open_session(workload, system, engine=engine, options=options)
+    session = settled(session, search_space(session))
     found = legality(session, search_space(session))
     table = build_table(session, found.layouts.take(found.legal))
     layouts = table.evaluation.layouts
@@ -120,13 +124,14 @@ def predict_all(
 
 
 def _asked(
-    parallel: str | ParallelConfig | None,
+    parallel: str | ParallelConfig | ParallelInfo | None,
     launch: Sequence[str] | None,
     engine: str,
     workload: Workload,
-    options: Options,
+    options: Options | None,
 ) -> tuple[ParallelConfig, Workload, Options]:
     """The configuration, and what a launch command or an id adds to workload and options."""
+    workload, options, parallel = as_workload(workload), as_options(options), as_parallel(parallel)
     if launch:
         read = engines.parse_engine(engine)[0].read_launch(launch)
         options = Options.model_validate({**options.model_dump(), **read.options})
@@ -135,7 +140,7 @@ def _asked(
         return read.parallel, workload, options
     if isinstance(parallel, ParallelConfig):
         return parallel, workload, options
-    config, suffixes = parse_parallel(parallel or "single")
+    config, suffixes = parse_parallel(parallel)
     for suffix in suffixes:
         options = _with_suffix(options, suffix)
     if options.vae_tiling == "on" and config.vae_patch == 1:

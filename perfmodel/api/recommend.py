@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from perfmodel import catalog, engines
 from perfmodel.api import header, misfit
+from perfmodel.api.offload import settled
 from perfmodel.api.records import Table, prediction, with_commands
 from perfmodel.api.session import Session, open_session, refusal
 from perfmodel.api.table import (
@@ -34,6 +35,7 @@ from perfmodel.report.answer import (
 from perfmodel.search.explain import contrasts, why
 from perfmodel.search.rank import Ranking, best_by_world, denoise_layouts, rank, score
 from perfmodel.spec.hardware import System
+from perfmodel.spec.parallel import Layouts
 from perfmodel.spec.workload import Options, Workload
 from perfmodel.units import GIB, MS_PER_S, PERCENT, S_PER_HOUR
 
@@ -52,7 +54,7 @@ class _Ranked:
 
 def recommend(
     workload: Workload,
-    system: System,
+    system: System | str,
     *,
     engine: str = engines.DEFAULT_ENGINE,
     options: Options | None = None,
@@ -69,7 +71,7 @@ def recommend(
 
     Args:
         workload: the request.
-        system: the machine.
+        system: the machine, or as ``--gpus`` takes it.
         engine: ``name[@version|@date]``.
         options: fixed choices.
         objective: latency, throughput, memory or cost.
@@ -88,6 +90,7 @@ def recommend(
         BadInput, Refused, MissingData: see `perfmodel.errors`.
     """
     session = open_session(workload, system, engine=engine, options=options, fit=fit, strict=strict)
+    session = settled(session, _space(session, use_all_gpus))
     found = legality(session, search_space(session))
     if not found.legal.any():
         raise _nothing_legal(session, found)
@@ -110,14 +113,20 @@ def recommend(
     return answer.model_copy(
         update={
             "recommendations": tuple(_priced(r, price_per_gpu_hour) for r in records),
-            **_around_the_best(best, lossy),
+            **_around_the_best(best, None if allow_lossy else lossy),
             "scaling": _scaling(ranked),
             "throughput_best": _throughput_best(ranked),
             "warnings": header.unique(warnings),
             "trust": header.trust_word(records[0].provenance_share),
-            "evidence": header.evidence(session, catalog.load_fit(system.device.id)),
+            "evidence": header.evidence(session, catalog.load_fit(session.system.device.id)),
         }
     )
+
+
+def _space(session: Session, use_all_gpus: bool) -> Layouts:
+    """The candidates that may win."""
+    layouts = search_space(session)
+    return layouts.take(layouts.world_size == session.system.num_gpus) if use_all_gpus else layouts
 
 
 def _nothing_legal(session: Session, found: Legality) -> PerfmodelError:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel import catalog, engines
+from perfmodel.api.asked import as_options, as_system, as_workload
 from perfmodel.cost.machine import Machine
 from perfmodel.engines.base import Behaviour, Context, Engine, Version
 from perfmodel.errors import BadInput, MissingData, PerfmodelError, Problem, Refused
@@ -66,7 +67,7 @@ class Session:
 
 def open_session(
     workload: Workload,
-    system: System,
+    system: System | str,
     *,
     engine: str = engines.DEFAULT_ENGINE,
     options: Options | None = None,
@@ -78,7 +79,7 @@ def open_session(
 
     Args:
         workload: the request.
-        system: the machine.
+        system: the machine, or as ``--gpus`` takes it.
         engine: ``name``, ``name@version`` or ``name@date``.
         options: choices that hold for all candidates.
         fit: calibration file to use instead of the shipped one.
@@ -89,7 +90,7 @@ def open_session(
         BadInput: unknown names, bad sizes.
         MissingData: a peak rate that does not exist; anything uncalibrated under `strict`.
     """
-    options = options or Options()
+    workload, system, options = as_workload(workload), as_system(system), as_options(options)
     found, version = (
         (resolved.engine, resolved.version) if resolved else engines.parse_engine(engine)
     )
@@ -200,6 +201,7 @@ def _context(
         hidden=dims.hidden,
         ffn_width=dims.ffn,
         layers=dims.layers,
+        experts=model.experts,
         tokens=int(shape.tokens),
         sound_tokens=int(shape.extra_tokens) if workload.sound else 0,
         text_tokens=int(shape.text_tokens),

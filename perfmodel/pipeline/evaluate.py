@@ -30,6 +30,8 @@ from perfmodel.stages.base import Family
 
 STAGES = ("text_encode", "vae_encode", "denoise", "vae_decode", "transfer", "video_encode")
 FORWARD_STAGES = STAGES[:4]
+COPYING = ("model", "text-encoder", "layerwise")
+"""Offload modes: weights are copied from the host for a request."""
 PATCHED_KINDS = ("kl2d", "flux2")
 """VAEs that vLLM-Omni divides into patches with a halo when one tile covers the map."""
 
@@ -110,7 +112,7 @@ def evaluate(job: Job, layouts: Layouts) -> Evaluation:
             "video_encode", host.encode_output(shape), layouts, job.machine
         ),
     }
-    if behaviour.options.offload in ("model", "text-encoder", "layerwise"):
+    if behaviour.options.offload in COPYING:
         stages = with_offload(
             stages,
             job.family.components(job.model),
@@ -124,8 +126,14 @@ def evaluate(job: Job, layouts: Layouts) -> Evaluation:
 
 
 def evaluate_again(before: Evaluation, job: Job, rows: NDArray[np.intp]) -> Evaluation:
-    """Some rows of `before` under a job that changes nothing but the denoise stage."""
+    """Some rows of `before` under a job that changes nothing but the dtype of the linears.
+
+    That changes the denoise stage alone, except where weights are copied from the host: then their
+    bytes change with it, and all stages are costed.
+    """
     layouts = before.layouts.take(rows)
+    if job.behaviour.options.offload in COPYING:
+        return evaluate(job, layouts)
     kept = {name: replace(stage, index=stage.index[rows]) for name, stage in before.stages.items()}
     return Evaluation(job, layouts, {**kept, "denoise": _denoise(job, layouts)})
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from perfmodel import engines
 from perfmodel.api import header, misfit
+from perfmodel.api.offload import settled
 from perfmodel.api.records import Table, prediction, with_commands
 from perfmodel.api.session import Session, open_session
 from perfmodel.api.table import build_table, legality, search_space
@@ -117,6 +118,7 @@ def plan(
         BadInput, Refused, MissingData: see `perfmodel.errors`.
     """
     session = open_session(workload, system, engine=engine, options=options, fit=fit, strict=strict)
+    session = settled(session, _layouts(session, candidates))
     found = survey(session, objective, candidates, use_all_gpus=use_all_gpus)
     if not isinstance(found, Field):
         return found
@@ -356,6 +358,9 @@ def _stop_rules(choice: Choice) -> tuple[StopRule, ...]:
 def run_records(session: Session, answer: PlanAnswer) -> list[dict[str, object]]:
     """What each run of a plan asks for, in the run-record format, without measurements."""
     found = []
+    if session.options.offload == "auto" and answer.engine:
+        offload = {"offload": answer.engine.options["offload"]}
+        session = session.with_options(session.options.model_copy(update=offload))
     for run in answer.runs:
         config = parse_parallel(run.config_id)[0]
         record = run_record(session.context, config)
