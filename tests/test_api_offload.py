@@ -8,6 +8,8 @@ import perfmodel as pm
 from perfmodel.api.offload import host_needs
 from perfmodel.api.session import open_session
 from perfmodel.plan.make import plan, run_records
+from perfmodel.spec.record import RunRecord
+from perfmodel.verify.verdict import verify
 
 FLUX = pm.Workload(model="flux.1-dev")
 
@@ -111,3 +113,15 @@ def test_the_runs_of_a_plan_ask_for_the_mode_that_auto_settled_on():
     assert made.engine.options["offload"] != "none"
     assert records
     assert {one["offload"] for one in records} == {made.engine.options["offload"]}
+
+
+def test_results_of_such_a_plan_belong_to_its_question():
+    options = pm.Options(offload="auto")
+    asked = open_session(FLUX, pm.system("1xRTX-4090"), options=options)
+    made = plan(FLUX, "1xRTX-4090", options=options)
+    measured = {"server": made.runs[0].prediction.latency_ms}
+    ran = run_records(asked, made)[0]
+    record = RunRecord.model_validate({**ran, "measured_ms": measured, "repeats": 3})
+    (run,) = verify(asked, [record]).runs
+    assert run.status == "measured"
+    assert run.error_pct == pytest.approx(0, abs=1e-6)

@@ -84,7 +84,7 @@ class Field:
 
 def plan(
     workload: Workload,
-    system: System,
+    system: System | str,
     *,
     engine: str = engines.DEFAULT_ENGINE,
     options: Options | None = None,
@@ -100,7 +100,7 @@ def plan(
 
     Args:
         workload: the request.
-        system: the machine.
+        system: the machine, or as ``--gpus`` takes it.
         engine: ``name[@version|@date]``.
         options: fixed choices.
         objective: latency, throughput or cost.
@@ -118,7 +118,7 @@ def plan(
         BadInput, Refused, MissingData: see `perfmodel.errors`.
     """
     session = open_session(workload, system, engine=engine, options=options, fit=fit, strict=strict)
-    session = settled(session, _layouts(session, candidates))
+    session = settled_for(session, candidates)
     found = survey(session, objective, candidates, use_all_gpus=use_all_gpus)
     if not isinstance(found, Field):
         return found
@@ -208,6 +208,17 @@ def survey(
         pick=int(best),
         belief=believe(evaluation),
     )
+
+
+def settled_for(session: Session, candidates: Sequence[str | ParallelConfig] = ()) -> Session:
+    """`session` with ``offload=auto`` resolved for what competes.
+
+    Raises:
+        BadInput, Refused: as `survey`.
+    """
+    if session.options.offload != "auto":
+        return session
+    return settled(session, _layouts(session, candidates))
 
 
 def _layouts(session: Session, candidates: Sequence[str | ParallelConfig]) -> Layouts:

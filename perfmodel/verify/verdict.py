@@ -24,7 +24,7 @@ from perfmodel.plan.belief import (
     distance_sd,
     log_sd,
 )
-from perfmodel.plan.make import survey
+from perfmodel.plan.make import settled_for, survey
 from perfmodel.report.answer import Answer, StageRow
 from perfmodel.report.plan_answer import PlanAnswer
 from perfmodel.report.verify_answer import TermShift, UpdatedRow, VerifiedRun, VerifyAnswer
@@ -78,6 +78,7 @@ def verify(
     Returns:
         The verdict; where nothing fits, the answer that `recommend` gives.
     """
+    session = settled_for(session, candidates)
     taken, aside = sort(records, session, include_doubtful)
     if study is not None:
         from perfmodel.verify.study import remembered
