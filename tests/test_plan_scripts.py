@@ -329,10 +329,16 @@ def test_scripts_are_clean(sweep):
     assert done.returncode == 0, done.stdout
 
 
-def test_results_of_another_plan_are_not_mixed(sweep, planned):
+def test_another_plan_is_not_mixed_with_this_one(tmp_path, planned):
     answer, records, _ = planned
-    (sweep.folder / "results.jsonl").write_text('{"id": "x"}\n')
-    write_scripts(answer, records, sweep.folder)
+    folder = tmp_path / "sweep"
+    write_scripts(answer, records, folder)
+    write_scripts(answer, records, folder)
+    before = sorted(folder.rglob("*"))
     other = answer.model_copy(update={"answer_id": "feedbeef"})
-    with pytest.raises(BadInput, match="another plan"):
-        write_scripts(other, records, sweep.folder)
+    fewer = answer.model_copy(update={"runs": answer.runs[:1]})
+    for changed in (other, fewer):
+        with pytest.raises(BadInput, match=r"sweep holds another plan .* or remove") as refused:
+            write_scripts(changed, records[: len(changed.runs)], folder)
+        assert refused.value.exit_code == 2
+    assert sorted(folder.rglob("*")) == before

@@ -55,19 +55,19 @@ def write_scripts(answer: PlanAnswer, records: list[dict[str, object]], folder: 
 
 
 def _refuse_other_plan(answer: PlanAnswer, folder: Path) -> None:
-    """A folder with results of another plan is not mixed with this one."""
+    """A folder with another plan is not mixed with this one; the same plan goes on."""
     path = folder / "plan.json"
     if not path.exists():
         return
     try:
-        other = json.loads(path.read_text(encoding="utf-8")).get("answer_id")
-    except (ValueError, AttributeError):
-        other = None
-    results = folder / "results.jsonl"
-    if other != answer.answer_id and results.exists() and results.stat().st_size:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        other, runs = held.get("answer_id"), [run["run_id"] for run in held.get("runs", ())]
+    except (ValueError, AttributeError, TypeError, KeyError):
+        other, runs = None, []
+    if other != answer.answer_id or runs != [run.run_id for run in answer.runs]:
         message = (
-            f"--out {folder} holds the results of another plan ({other}); "
-            f"try --out {folder.name}-{answer.answer_id}"
+            f"--out {folder} holds another plan ({other or 'unreadable'}); use another folder, "
+            f"such as --out {folder}-{answer.answer_id}, or remove {folder}"
         )
         raise BadInput(Problem("out", message, "--out", str(folder)))
 
