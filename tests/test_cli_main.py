@@ -276,14 +276,14 @@ def test_commands_can_be_written_as_scripts(asked, capsys, tmp_path):
     assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(("text", "shown"), [("0", 0), ("1", 0), ("3", 3), ("1-2", 2)])
+@pytest.mark.parametrize(("text", "shown"), [("0", 0), ("1", 1), ("3", 3), ("1-2", 2)])
 def test_commands_takes_a_number_or_a_range(asked, capsys, text, shown):
     assert run(["recommend", "--gpus", "4xB300", "--commands", text]) == 0
     assert lines(capsys)[0].count("curl") == shown
 
 
 def test_a_launch_command_after_two_dashes_is_kept_as_typed(asked, capsys):
-    launch = ["vllm", "serve", "M", "--omni", "--usp", "2", "--gpus", "x"]
+    launch = ["vllm", "serve", "M", "--omni", "--usp", "2", "--dtype", "auto"]
     assert run(["predict", "--gpus", "4xB300", "--parallel", "--", *launch]) == 0
     assert asked[0][2]["launch"] == launch
     assert "parallel" not in asked[0][2]

@@ -134,6 +134,10 @@ def test_more_commands_show_request_and_benchmark():
     one, three = text(samples.answer()), text(samples.answer(), commands=3)
     assert "curl" not in one
     assert three.count("curl") == 3
+    first = text(samples.answer(), commands=1)
+    assert first.count("curl") == 1
+    assert "--commands 1-5" in one
+    assert "--commands 1-5" not in first
     assert "SERVE" not in text(samples.answer(), commands=0)
 
 
@@ -226,6 +230,23 @@ def test_measurements_stand_beside_the_prediction():
     assert "-56 % !" in page
     assert "-5 % !" not in page
     assert "! outside the range. Largest gap: MP4" in page
+    titles = next(line for line in page.splitlines() if "predicted" in line)
+    assert titles.split("range")[1].split()[:2] == ["measured", "error"]
+
+
+def image_of(answer):
+    made = answer.workload.model_copy(update={"frames": 1, "latent_frames": 1})
+    return answer.model_copy(update={"workload": made})
+
+
+def test_an_image_is_written_as_png_and_has_image_tokens():
+    for answer in (samples.answer(), samples.predicted()):
+        video, image = text(answer), text(image_of(answer))
+        assert "MP4" in video
+        assert "video +" in video
+        assert "MP4" not in image
+        assert "PNG" in image
+        assert "image +" in image
 
 
 def test_compare_keeps_the_row_of_a_refused_case():

@@ -26,7 +26,8 @@ SUFFIXES: dict[str, Format] = {".json": "json", ".csv": "csv", ".md": "md"}
 class Target:
     """Where the answer goes and how it looks.
 
-    `commands` configurations show their commands; `folder`, if given, gets them as files.
+    `commands` configurations show their commands (None: only how to serve the best); `folder`, if
+    given, gets them as files.
     """
 
     form: Format = "table"
@@ -35,12 +36,12 @@ class Target:
     ascii_only: bool = False
     width: int = DEFAULT_COLUMNS
     rejected: bool = False
-    commands: int = 1
+    commands: int | None = None
     folder: Path | None = None
     operators: int = 10
 
 
-def read_target(given: Given, commands: int = 1) -> Target:
+def read_target(given: Given, commands: int | None = None) -> Target:
     """The output flags, the terminal and the environment.
 
     Raises:
@@ -94,7 +95,7 @@ def _format(given: Given) -> Format:
     return SUFFIXES.get(Path(out).suffix.lower(), "table") if out else "table"
 
 
-def _commands(given: Given, default: int) -> tuple[int, Path | None]:
+def _commands(given: Given, default: int | None) -> tuple[int | None, Path | None]:
     text = given.text("commands")
     if text is None:
         return default, None

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 from perfmodel.report import words
 from perfmodel.report.answer import CompareAnswer, CompareRow, Prediction, StagesMs
-from perfmodel.report.header import add_cite, add_header
+from perfmodel.report.header import add_cite, add_header, is_image
 from perfmodel.report.page import Column, Page
 from perfmodel.report.recommend_page import time_columns
+
+LENGTHS = ("model", "task", "frames", "seconds")
+"""Flags that tell images from videos."""
 
 NOTHING = Prediction(config_id=words.UNKNOWN, stages_ms=StagesMs())
 
@@ -18,7 +21,7 @@ def compare_page(answer: CompareAnswer, seconds: float | None = None) -> Page:
     page = Page()
     add_header(page, answer)
     page.blank()
-    page.table(compare_columns(answer.rows))
+    page.table(compare_columns(answer.rows, _file(answer)))
     for row in answer.rows:
         case = ", ".join(f"{key}={value}" for key, value in row.values.items())
         for problem in row.problems:
@@ -28,7 +31,7 @@ def compare_page(answer: CompareAnswer, seconds: float | None = None) -> Page:
     return page
 
 
-def compare_columns(rows: Sequence[CompareRow]) -> list[Column]:
+def compare_columns(rows: Sequence[CompareRow], file: str = "MP4") -> list[Column]:
     """Varied flags, then the best configuration of each case."""
     keys = list(dict.fromkeys(key for row in rows for key in row.values))
     best = [row.prediction or NOTHING for row in rows]
@@ -40,7 +43,7 @@ def compare_columns(rows: Sequence[CompareRow]) -> list[Column]:
             "GPUs", [str(row.num_gpus) if several else "" for row in best], drop_zero=True, drop=4
         ),
         Column("vs first", [_versus(row, not index) for index, row in enumerate(rows)]),
-        *time_columns(best),
+        *time_columns(best, file),
         Column(
             "requests/h",
             [words.significant(row.requests_per_hour, 4) for row in best],
@@ -51,6 +54,13 @@ def compare_columns(rows: Sequence[CompareRow]) -> list[Column]:
         Column("fit", [row.fit_status or "" for row in best], right=False, drop_zero=True),
         Column("trust", [row.trust or "" for row in rows], right=False, drop=4, drop_zero=True),
     ]
+
+
+def _file(answer: CompareAnswer) -> str:
+    """What the outputs are written as; without a name where images and videos may be mixed."""
+    if any(key in LENGTHS for key in answer.varied):
+        return "file"
+    return "PNG" if is_image(answer) else "MP4"
 
 
 def _configuration(row: CompareRow) -> str:

@@ -60,14 +60,20 @@ def _request(work: WorkloadInfo) -> list[str]:
     ]
 
 
+def is_image(answer: Document) -> bool:
+    """Whether the request makes images, not videos."""
+    return answer.workload is not None and answer.workload.frames == 1
+
+
 def _latent(work: WorkloadInfo) -> list[str]:
     if work.latent_frames is None or work.video_tokens is None:
         return []
     text = _star(f"{words.number(work.text_tokens)}", work.assumed, "text_tokens")
+    made = "image" if work.frames == 1 else "video"
     extra = f" + {work.extra_tokens:,} further" if work.extra_tokens else ""
     return [
         f"latent {work.latent_frames}x{work.latent_height}x{work.latent_width}",
-        f"{work.video_tokens:,} video{extra} + {text} text tokens; {_forwards(work)}",
+        f"{work.video_tokens:,} {made}{extra} + {text} text tokens; {_forwards(work)}",
     ]
 
 

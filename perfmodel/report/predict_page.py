@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perfmodel.report import words
 from perfmodel.report.answer import OperatorRow, PredictAnswer, Prediction, StageRow
-from perfmodel.report.header import add_cite, add_header, add_trust
+from perfmodel.report.header import add_cite, add_header, add_trust, is_image
 from perfmodel.report.memory_page import add_memory, add_miss, add_would_fit
 from perfmodel.report.page import Column, Page, unbroken
 from perfmodel.report.recommend_page import headline
@@ -34,7 +34,7 @@ def predict_page(
             page.paragraph(predicted.why, "WHY     ")
         _add_stages(page, answer, predicted)
         _add_operators(page, answer, operators)
-        _add_losses(page, predicted)
+        _add_losses(page, predicted, is_image(answer))
         page.blank()
         if predicted.fit_status == "no":
             add_miss(page, answer, predicted)
@@ -80,19 +80,19 @@ def stage_rows(answer: PredictAnswer) -> tuple[StageRow, ...]:
 
 
 def _add_stages(page: Page, answer: PredictAnswer, predicted: Prediction) -> None:
-    rows = stage_rows(answer)
+    rows, image = stage_rows(answer), is_image(answer)
     page.blank()
     page.table(
         [
-            Column("stage", [words.stage_title(row.stage) for row in rows], right=False),
+            Column("stage", [words.stage_title(row.stage, image) for row in rows], right=False),
             Column("predicted\nms", [_predicted(row) for row in rows]),
             Column("80 % range\nms", [words.span(row.low_ms, row.high_ms) for row in rows]),
             Column(
-                "measured m\nms",
+                "measured\nms",
                 [words.number(row.measured_ms) for row in rows],
                 drop_zero=True,
             ),
-            Column("error m", [_error(row) for row in rows], drop_zero=True),
+            Column("error", [_error(row) for row in rows], drop_zero=True),
             Column(
                 "limited by", [words.bound_title(row.bound) for row in rows], right=False, drop=3
             ),
@@ -180,12 +180,12 @@ def _loss(name: str) -> str:
     return name.replace("_", " ").replace("vae", "VAE")
 
 
-def _add_losses(page: Page, predicted: Prediction) -> None:
+def _add_losses(page: Page, predicted: Prediction, image: bool) -> None:
     losses, alone, ideal = predicted.speedup_loss_ms, predicted.one_gpu_ms, predicted.ideal_ms
     if not losses or alone is None or ideal is None:
         return
     whole = [
-        f"{words.stage_title(name.removeprefix(NOT_SPLIT))} {words.milliseconds(time)}"
+        f"{words.stage_title(name.removeprefix(NOT_SPLIT), image)} {words.milliseconds(time)}"
         for name, time in losses.items()
         if name.startswith(NOT_SPLIT)
     ]

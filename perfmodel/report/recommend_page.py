@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perfmodel.report import words
 from perfmodel.report.answer import Answer, Choice, Prediction, RejectedRow, ScalingRow
-from perfmodel.report.header import add_cite, add_header, add_trust
+from perfmodel.report.header import add_cite, add_header, add_trust, is_image
 from perfmodel.report.memory_page import add_no_fit
 from perfmodel.report.page import Column, Page, unbroken
 
@@ -16,9 +16,16 @@ MEMORY_RULE = "memory"
 
 
 def recommend_page(
-    answer: Answer, commands: int = 1, rejected: bool = False, seconds: float | None = None
+    answer: Answer,
+    commands: int | None = None,
+    rejected: bool = False,
+    seconds: float | None = None,
 ) -> Page:
-    """The whole page; `commands` configurations get their commands, `rejected` lists all rules."""
+    """The whole page; `rejected` lists all rules.
+
+    `commands` configurations get their serve, request and benchmark commands; None is the serve
+    command of the first.
+    """
     page = Page()
     add_header(page, answer)
     if answer.status == "does_not_fit":
@@ -30,8 +37,8 @@ def recommend_page(
     _add_combinations(page, answer)
     if rejected:
         _add_rejected(page, answer)
-    for prediction in answer.recommendations[: max(commands, 0)]:
-        _add_commands(page, prediction, commands)
+    for prediction in answer.recommendations[: 1 if commands is None else max(commands, 0)]:
+        _add_commands(page, prediction, serve_only=commands is None)
     page.blank()
     add_trust(page, answer, next(iter(answer.recommendations), None))
     add_cite(page, answer, seconds)
@@ -108,7 +115,8 @@ def _gave_way(answer: Answer) -> str:
 
 def _add_ranking(page: Page, answer: Answer) -> None:
     page.blank()
-    page.table(ranking_columns(answer.recommendations, answer.objective), highlight=0)
+    file = "PNG" if is_image(answer) else "MP4"
+    page.table(ranking_columns(answer.recommendations, answer.objective, file), highlight=0)
     times = [row.stages_ms.text_encode for row in answer.recommendations]
     known = [time for time in times if time]
     if known:
@@ -121,7 +129,9 @@ def _add_ranking(page: Page, answer: Answer) -> None:
         )
 
 
-def ranking_columns(rows: Sequence[Prediction], objective: str | None = None) -> list[Column]:
+def ranking_columns(
+    rows: Sequence[Prediction], objective: str | None = None, file: str = "MP4"
+) -> list[Column]:
     """Columns of a ranked table; empty ones are left out by the page."""
     several = len({row.num_gpus for row in rows}) > 1
     lossy = any(not row.lossless for row in rows)
@@ -130,7 +140,7 @@ def ranking_columns(rows: Sequence[Prediction], objective: str | None = None) ->
         Column("configuration", [row.config_id for row in rows], right=False),
         Column("GPUs", [str(row.num_gpus) if several else "" for row in rows], drop_zero=True),
         Column("vs best", [_versus(row, not index) for index, row in enumerate(rows)]),
-        *time_columns(rows),
+        *time_columns(rows, file),
         *_objective_columns(rows, objective),
         Column(
             "price", [words.significant(row.price_per_request, 3) for row in rows], drop_zero=True
@@ -161,8 +171,8 @@ def _objective_columns(rows: Sequence[Prediction], objective: str | None) -> lis
     return []
 
 
-def time_columns(rows: Sequence[Prediction]) -> list[Column]:
-    """Request, range and stages in ms."""
+def time_columns(rows: Sequence[Prediction], file: str = "MP4") -> list[Column]:
+    """Request, range and stages in ms; `file` is what the output is written as."""
     return [
         Column("request\nms", [_total(row) for row in rows]),
         Column(
@@ -174,7 +184,7 @@ def time_columns(rows: Sequence[Prediction]) -> list[Column]:
         _stage("denoise", "denoise", rows),
         _stage("VAE dec.", "vae_decode", rows),
         _stage("output", "transfer", rows, drop=3),
-        _stage("MP4", "video_encode", rows, drop=2),
+        _stage(file, "video_encode", rows, drop=2),
     ]
 
 
@@ -299,7 +309,7 @@ def _add_rejected(page: Page, answer: Answer) -> None:
         page.paragraph(row.example or row.title or "", label)
 
 
-def _add_commands(page: Page, prediction: Prediction, asked: int) -> None:
+def _add_commands(page: Page, prediction: Prediction, serve_only: bool) -> None:
     commands = prediction.commands
     if commands is None or not commands.serve:
         return
@@ -308,9 +318,9 @@ def _add_commands(page: Page, prediction: Prediction, asked: int) -> None:
     hint = (
         "(--commands 1-5 prints serve, request and benchmark of each; --commands DIR writes files)"
     )
-    page.paragraph("  " + hint if asked <= 1 else f"  {prediction.config_id}", f"SERVE #{rank} ")
+    page.paragraph("  " + hint if serve_only else f"  {prediction.config_id}", f"SERVE #{rank} ")
     page.code(commands.serve)
-    if asked > 1:
+    if not serve_only:
         page.code(commands.request)
         page.code(commands.benchmark)
     for note in commands.notes:

@@ -57,13 +57,16 @@ LATER_PAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a table is to look: columns of the terminal, colour, ASCII only, lengths of sections."""
+    """How a table is to look: columns of the terminal, colour, ASCII only, lengths of sections.
+
+    `commands` configurations show all their commands; None is the serve command of a best one.
+    """
 
     width: int = 100
     color: bool = False
     ascii_only: bool = False
     rejected: bool = False
-    commands: int = 1
+    commands: int | None = None
     operators: int = 10
     seconds: float | None = None
 
@@ -94,14 +97,14 @@ def _page(answer: Document, form: Format, look: Look) -> str:
     elif isinstance(answer, PredictAnswer):
         from perfmodel.report.predict_page import predict_page
 
-        page = predict_page(answer, look.operators, look.commands, seconds)
+        page = predict_page(answer, look.operators, look.commands or 0, seconds)
     elif isinstance(answer, CompareAnswer):
         from perfmodel.report.compare_page import compare_page
 
         page = compare_page(answer, seconds)
     elif (home := LATER_PAGES.get(type(answer).__name__)) is not None:
         module, _, function = home.partition(":")
-        page = getattr(import_module(module), function)(answer, look.commands, seconds)
+        page = getattr(import_module(module), function)(answer, look.commands or 0, seconds)
     else:
         raise TypeError(f"no page for {type(answer).__name__}")
     if form == "md":

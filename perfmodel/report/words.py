@@ -50,8 +50,13 @@ BOUND_TITLES = {
 UNKNOWN = "-"
 
 
-def stage_title(stage: str) -> str:
-    """``vae_decode`` -> ``VAE decode``; unknown names with spaces for underscores."""
+def stage_title(stage: str, image: bool = False) -> str:
+    """``vae_decode`` -> ``VAE decode``; unknown names with spaces for underscores.
+
+    The file of an `image` is a PNG, that of a video an MP4.
+    """
+    if image and stage == "video_encode":
+        return "PNG encode"
     return STAGE_TITLES.get(stage, stage.replace("_", " "))
 
 
