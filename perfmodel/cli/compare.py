@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,12 @@ from perfmodel.errors import BadInput, MissingData, Problem, Refused
 
 if TYPE_CHECKING:
     from perfmodel.report.answer import CompareAnswer, Document
+    from perfmodel.report.asked import ProblemInfo
+
+    Answered = tuple[Mapping[str, str], Document]
 
 MOST_CASES = 256
+SHOWN_CASES = 4
 CASES = (*WORK, *SEARCH, *PARALLEL)
 
 
@@ -49,7 +54,36 @@ def side_by_side(given: Given, varied: dict[str, tuple[str, ...]]) -> CompareAns
     """Every combination of the varied flags, answered and compared."""
     from perfmodel import api
 
-    return api.compare([(case, _answer(given, case)) for case in cases(varied)])
+    return api.compare(name_cases([(case, _answer(given, case)) for case in cases(varied)]))
+
+
+def name_cases(answered: Sequence[Answered]) -> list[Answered]:
+    """Warnings that do not hold for all cases say for which they do."""
+    held: dict[ProblemInfo, list[str]] = {}
+    for case, document in answered:
+        name = ", ".join(f"{BY_KEY[key].name}={value}" for key, value in case.items())
+        for warning in dict.fromkeys(document.warnings):
+            held.setdefault(warning, []).append(name)
+    named = {
+        warning: warning.model_copy(update={"message": f"{_named(names)}: {warning.message}"})
+        for warning, names in held.items()
+        if len(names) < len(answered)
+    }
+    return [
+        (case, document.model_copy(update={"warnings": _replaced(document.warnings, named)}))
+        for case, document in answered
+    ]
+
+
+def _named(names: list[str]) -> str:
+    more = len(names) - SHOWN_CASES
+    return "; ".join(names[:SHOWN_CASES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _replaced(
+    warnings: tuple[ProblemInfo, ...], named: dict[ProblemInfo, ProblemInfo]
+) -> tuple[ProblemInfo, ...]:
+    return tuple(named.get(warning, warning) for warning in warnings)
 
 
 def read_vary(given: Given) -> dict[str, tuple[str, ...]]:
@@ -152,6 +186,7 @@ def _answer(given: Given, case: dict[str, str]) -> Document:
 def _one(changes: dict[str, Value], given: Given) -> Document:
     from perfmodel import api
     from perfmodel.cli.inputs import read_inputs
+    from perfmodel.cli.launched import with_open_points
     from perfmodel.cli.predict import read_extra
 
     this = given.with_values(changes)
@@ -161,5 +196,6 @@ def _one(changes: dict[str, Value], given: Given) -> Document:
         for key in ("objective", "max_latency_ms", "top", "allow_lossy", "use_all_gpus"):
             settings.pop(key, None)
         settings.update(read_extra(this))
-        return api.predict(inputs.workload, inputs.system, options=inputs.options, **settings)
+        answer = api.predict(inputs.workload, inputs.system, options=inputs.options, **settings)
+        return with_open_points(answer, settings.get("launch"), settings.get("engine"))
     return api.recommend(inputs.workload, inputs.system, options=inputs.options, **settings)

@@ -116,12 +116,16 @@ ENGINE = (
         metavar="none|skip=X",
         example="skip=0.3",
     ),
-    Flag("guardrails", "count the safety checks: --option guardrails=on", "switch"),
+    Flag(
+        "guardrails",
+        "safety checks stay on in the commands; their time is not predicted",
+        "switch",
+    ),
     Flag("offload", "none, auto, text-encoder, model or layerwise", metavar="WHAT"),
     Flag("vae-tiling", "auto, on or off", metavar="WHEN"),
     Flag("vae-mode", "tile, spatial_shard_height or spatial_shard_width", metavar="MODE"),
     Flag("fit", "a calibration of your own", metavar="FILE"),
-    Flag("strict", "refuse priors and extrapolation (exit code 4)", "switch"),
+    Flag("strict", "refuse a device without fitted kernel laws (exit code 4)", "switch"),
 )
 SEARCH = (
     Flag(
@@ -132,7 +136,7 @@ SEARCH = (
     ),
     Flag(
         "max-latency",
-        "refuse with exit code 5 when no request is this fast",
+        "the answer, then exit code 5 when the fastest request is slower",
         metavar="MS",
         example="60000",
     ),
@@ -255,7 +259,7 @@ REJECTED = (Flag("rejected", "list every rule that rejected combinations", "swit
 COMMANDS = (
     Flag(
         "commands",
-        "how many configurations get their commands, or a folder to write them to",
+        "serve, request and benchmark of the first N, or a folder to write them to",
         metavar="N|DIR",
         example="3",
     ),

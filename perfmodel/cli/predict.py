@@ -32,6 +32,7 @@ def command(given: Given) -> int:
     started = time.perf_counter()
     arrays.load()
     from perfmodel.cli.inputs import read_inputs
+    from perfmodel.cli.launched import with_open_points
     from perfmodel.cli.output import emit, read_target
     from perfmodel.cli.values import Collector
 
@@ -46,14 +47,15 @@ def command(given: Given) -> int:
 
     settings: dict[str, Any] = {**inputs.settings, **(extra or {})}
     answer = api.predict(inputs.workload, inputs.system, options=inputs.options, **settings)
+    answer = with_open_points(answer, settings.get("launch"), settings.get("engine"))
     return emit(answer, target, time.perf_counter() - started)
 
 
 def read_extra(given: Given) -> dict[str, Any]:
-    """The configuration, and what to put beside the prediction.
+    """The configuration, the engine that its command starts, and what to put beside it.
 
     Raises:
-        BadInput: all problems of ``--parallel``, ``--measured`` and ``--set``.
+        BadInput: all problems of ``--parallel``, the launch command, ``--measured`` and ``--set``.
     """
     from perfmodel.cli.inputs import read_stage_times
     from perfmodel.cli.measured import read_measured
@@ -63,7 +65,7 @@ def read_extra(given: Given) -> dict[str, Any]:
     parallel, measured = given.text("parallel"), given.text("measured")
     found: dict[str, Any] = {
         "parallel": collect(lambda: _parallel(parallel)) if parallel else None,
-        "launch": list(given.launch) or None,
+        **(collect(lambda: _launched(given)) or {}),
         "measured": collect(lambda: read_measured(measured)) if measured else None,
         "overrides": collect(lambda: read_stage_times(given, "set")) or None,
     }
@@ -79,6 +81,17 @@ def _parallel(text: str) -> str | ParallelConfig:
     config, suffixes = parse_parallel(text)
     # suffixes such as fp8 are options: the api reads the whole id
     return text if suffixes else config
+
+
+def _launched(given: Given) -> dict[str, Any]:
+    from perfmodel.cli.launched import check_model, read_engine, words
+
+    if not given.launch:
+        return {}
+    command = words(given.launch)
+    started = read_engine(given, command)
+    check_model(given, command, started or given.text("engine"))
+    return {"launch": command, "engine": started}
 
 
 def _both(parallel: str) -> Any:

@@ -149,7 +149,8 @@ def _arguments(argv: Sequence[str]) -> list[str]:
         raise BadInput(
             Problem(
                 "launch",
-                f'"{given}" is not a launch command; try --parallel -- vllm serve MODEL --omni ...',
+                f'"{given}" is not a launch command of vllm-omni; try --parallel -- '
+                "vllm serve MODEL --omni ..., or name the engine that it starts: --engine xdit",
                 field="--parallel",
                 value=given,
                 suggestions=("vllm serve MODEL --omni",),

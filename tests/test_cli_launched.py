@@ -1,0 +1,149 @@
+"""What a launch command after ``--`` tells: its engine, its model, and what it leaves open."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from perfmodel.cli.app import run
+from perfmodel.cli.compare import name_cases
+from perfmodel.cli.explain import all_entries
+from perfmodel.cli.flags import BY_KEY
+from perfmodel.cli.launched import started_engine, words
+from perfmodel.errors import BadInput
+from perfmodel.report.answer import Answer
+from perfmodel.report.asked import ProblemInfo
+from perfmodel.report.glossary import explain
+
+SERVE = "vllm serve nvidia/Cosmos3-Nano --omni --usp 4"
+
+
+def predict(*argv, launch):
+    return run(["predict", "--gpus", "4xH100", *argv, "--parallel", "--", *launch])
+
+
+@pytest.mark.parametrize("backend", ["tea_cache", "cache_dit"])
+def test_a_cache_of_unknown_ratio_is_said_on_stderr_and_in_json(backend, capsys):
+    assert predict("--json", launch=[*SERVE.split(), "--cache-backend", backend]) == 0
+    out, err = capsys.readouterr()
+    found = [w for w in json.loads(out)["warnings"] if w["rule_id"] == "cache-ratio"]
+    assert [w["value"] for w in found] == [backend]
+    assert err.count("warning[cache-ratio]") == 1
+
+
+def test_without_a_cache_nothing_is_said_of_one(capsys):
+    assert predict("--json", launch=SERVE.split()) == 0
+    assert "cache-ratio" not in "".join(capsys.readouterr())
+
+
+def test_compare_shows_the_warnings_of_its_launch_command_once(capsys):
+    argv = ["compare", "--vary", "gpus=4xH100,4xH200", "--parallel", "--", *SERVE.split()]
+    assert run([*argv, "--cache-backend", "tea_cache"]) == 0
+    assert capsys.readouterr().err.count("cache-ratio") == 1
+
+
+def test_two_models_are_refused_by_name(capsys):
+    assert predict("--model", "qwen-image", launch=SERVE.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("error[model]") == 1
+    assert "qwen-image" in err
+    assert "nvidia/Cosmos3-Nano" in err
+
+
+@pytest.mark.parametrize("name", ["cosmos3-nano", "nvidia/Cosmos3-Nano"])
+def test_the_same_model_by_another_name_is_one_model(name):
+    assert predict("--model", name, launch=SERVE.split()) == 0
+
+
+def test_model_names_a_checkpoint_that_the_catalogue_does_not_know():
+    assert predict("--model", "cosmos3-nano", launch=["vllm", "serve", "/data/w", "--omni"]) == 0
+
+
+def test_the_engine_is_the_one_that_the_command_starts(capsys):
+    launch = "sglang serve --model-path nvidia/Cosmos3-Nano --ulysses-degree 4 --num-gpus 4"
+    assert predict("--json", launch=launch.split()) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["engine"]["name"] == "sglang-diffusion"
+    assert found["prediction"]["num_gpus"] == 4
+    assert predict("--engine", "sglang", launch=launch.split()) == 0
+
+
+def test_another_engine_than_the_command_starts_is_refused(capsys):
+    assert predict("--engine", "vllm-omni", launch=["sglang", "serve", "M"]) == 2
+    assert "--engine sglang-diffusion" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "engine"),
+    [
+        ("vllm serve xdit --omni", "vllm-omni"),
+        ("env A=1 /opt/bin/vllm serve M", "vllm-omni"),
+        ("sglang serve --model-path M", "sglang-diffusion"),
+        ("xdit --model M", "xdit"),
+        ("torchrun --nproc_per_node 4 x.py", None),
+    ],
+)
+def test_engines_by_their_program(command, engine):
+    assert started_engine(command.split()) == engine
+
+
+def test_a_program_that_tells_no_engine_asks_for_one(capsys):
+    assert predict(launch=["torchrun", "x.py"]) == 2
+    assert "--engine" in capsys.readouterr().err
+
+
+def test_one_quoted_text_is_split_as_a_shell_does():
+    assert words(['vllm serve "a b" \\\n  --omni']) == ["vllm", "serve", "a b", "--omni"]
+    assert words(["vllm", "serve", "a b"]) == ["vllm", "serve", "a b"]
+    assert words(["vllm"]) == ["vllm"]
+    with pytest.raises(BadInput, match="split into words"):
+        words(["vllm serve 'a"])
+
+
+def test_a_quoted_command_is_the_same_as_its_words(capsys):
+    assert predict("--json", launch=[SERVE]) == 0
+    quoted = capsys.readouterr().out
+    assert predict("--json", launch=SERVE.split()) == 0
+    assert capsys.readouterr().out == quoted
+
+
+def warning(message):
+    return ProblemInfo(rule_id="priors", message=message, severity="warning")
+
+
+def test_warnings_of_some_cases_name_them_and_common_ones_do_not():
+    cases = [
+        ({"gpus": "a"}, Answer(status="ok", warnings=(warning("all"), warning("25 %")))),
+        ({"gpus": "b"}, Answer(status="ok", warnings=(warning("all"), warning("27 %")))),
+        ({"gpus": "c"}, Answer(status="ok", warnings=(warning("27 %"), warning("all")))),
+    ]
+    shown = [[w.message for w in document.warnings] for _, document in name_cases(cases)]
+    assert shown == [
+        ["all", "gpus=a: 25 %"],
+        ["all", "gpus=b; gpus=c: 27 %"],
+        ["gpus=b; gpus=c: 27 %", "all"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flag", "said", "not_said"),
+    [
+        ("guardrails", "not predicted", "count"),
+        ("strict", "fitted kernel laws", "extrapolation"),
+        ("max_latency", "exit code 5", "refuse"),
+    ],
+)
+def test_help_and_glossary_say_what_a_flag_does(flag, said, not_said):
+    entry = explain(f"--{BY_KEY[flag].name}", all_entries())[0]
+    assert said in BY_KEY[flag].help
+    assert not_said not in BY_KEY[flag].help
+    assert said in entry.text
+
+
+def test_strict_refuses_only_a_device_without_laws(capsys):
+    assert run(["predict", "--gpus", "1xH100", "--strict", "--json"]) == 0
+    shares = json.loads(capsys.readouterr().out)["prediction"]["provenance_share"]
+    assert shares["prior"] > 0
+    assert run(["predict", "--gpus", "1xRTX-4090", "--strict"]) == 4
