@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "perfmodel"
 ROOMS = (
     ("frozen",),
     ("units", "errors", "version"),
+    ("files",),
     ("spec",),
     ("topology_graph",),
     ("topology",),

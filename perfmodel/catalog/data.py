@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from perfmodel import files
 from perfmodel.catalog.problems import validated
 from perfmodel.errors import BadInput, PerfmodelError, Problem
 from perfmodel.frozen import dataclass
@@ -66,7 +67,7 @@ def data_roots() -> tuple[Path, ...]:
 @cache
 def _roots(variable: str) -> tuple[Path, ...]:
     own = [Path(part).expanduser() for part in variable.split(os.pathsep) if part.strip()]
-    bad = [path for path in own if not path.is_dir()]
+    bad = [path for path in own if not files.is_dir(path)]
     if bad:
         raise BadInput(
             *(
@@ -92,15 +93,10 @@ def read_yaml(path: Path, rule_id: str, label: str | None = None) -> dict[str, A
     """
     label = label or str(path)
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise BadInput(Problem(rule_id, f"{label}: {reason}", field=label)) from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}:" if mark else ""
-        what = getattr(error, "problem", None) or "broken YAML"
-        raise BadInput(Problem(rule_id, f"{label}:{line} {what}", field=label)) from None
+        data = files.read_yaml(path, _UniqueKeys)
+    except files.Unreadable as error:
+        line = f" line {error.line}:" if error.line else ""
+        raise BadInput(Problem(rule_id, f"{label}:{line} {error}", field=label)) from None
     if not isinstance(data, dict):
         raise BadInput(Problem(rule_id, f"{label}: a mapping of fields is needed", field=label))
     return data
@@ -298,9 +294,10 @@ def load_model(name: str) -> ModelSpec:
         BadInput: no such model (the nearest are named), or a broken file.
     """
     path = Path(name)
-    if path.is_dir() and (name.startswith((".", "/")) or (path / "model_index.json").is_file()):
+    index = path / "model_index.json"
+    if files.is_dir(path) and (name.startswith((".", "/")) or files.is_file(index)):
         return _imported(path.resolve())
-    if path.suffix in (".yaml", ".yml") and path.is_file():
+    if path.suffix in (".yaml", ".yml") and files.is_file(path):
         return read_model(path)
     item = find("models", name) or find("models", name.rstrip("/").rsplit("/", 1)[-1])
     if item is None:
@@ -358,8 +355,8 @@ def _json_file(folder: str, stem: str) -> dict[str, Any] | None:
 @cache
 def _json(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        data = files.read_json(path)
+    except files.Unreadable as error:
         raise BadInput(Problem("data-file", f"{path}: {error}", field=str(path))) from None
     if not isinstance(data, dict):
         raise BadInput(Problem("data-file", f"{path}: a JSON object is needed", field=str(path)))

@@ -106,16 +106,16 @@ def _read_config(path: Path, flags: Sequence[Flag]) -> Iterator[tuple[str, Value
 
 
 def _load(path: Path) -> dict[Any, Any]:
-    import yaml
+    from perfmodel.files import Unreadable, read_yaml
 
     try:
-        loaded = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
+        loaded = read_yaml(path)
+    except Unreadable as error:
+        line = f"line {error.line}: " if error.line else ""
         raise BadInput(
             Problem(
                 "config",
-                f"--config {path} cannot be read: {reason}",
+                f"--config {path} cannot be read: {line}{error}",
                 field="--config",
                 value=str(path),
             )

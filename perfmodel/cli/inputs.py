@@ -18,6 +18,7 @@ from perfmodel.cli.values import (
     whole,
 )
 from perfmodel.errors import BadInput, Problem
+from perfmodel.files import is_file
 from perfmodel.frozen import dataclass
 from perfmodel.spec.workload import Options, Workload
 from perfmodel.units import MEGA, TERA
@@ -315,7 +316,7 @@ def _existing(given: Given, key: str) -> Path | None:
     if text is None:
         return None
     path = Path(text)
-    if not path.is_file():
+    if not is_file(path):
         raise refuse(key, text, "is not a file", try_="")
     return path
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from perfmodel.cli.inputs import stage_name
 from perfmodel.cli.values import number
 from perfmodel.errors import BadInput, Problem
-from perfmodel.verify.readings import read
+from perfmodel.files import Unreadable, is_file, read_text
+from perfmodel.verify.readings import impossible, read
 
 FURTHER = ("request", "pipeline_forward", "denoise_per_step")
 REQUEST_KEYS = ("server", "e2e", "client")
@@ -21,8 +22,10 @@ def read_measured(text: str) -> dict[str, float]:
         BadInput: no file of that name and no ``stage=ms`` pairs, or nothing found in the file.
     """
     path = Path(text)
-    if path.is_file():
-        found = _named(read(path.read_text(encoding="utf-8", errors="replace")).measured_ms)
+    if is_file(path):
+        found = _named(read(_text(path)).measured_ms)
+        if bad := impossible(found):
+            raise _nothing(text, f"says {', '.join(bad)}, which is no time of a request")
     elif "=" in text:
         found = _pairs(text)
     else:
@@ -30,6 +33,13 @@ def read_measured(text: str) -> dict[str, float]:
     if not found:
         raise _nothing(text, "holds no x-inference-time-s, x-stage-durations or stage times")
     return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_text(path, "replace")
+    except Unreadable as error:
+        raise _nothing(str(path), f"cannot be read ({error})") from None
 
 
 def _named(measured_ms: dict[str, float]) -> dict[str, float]:

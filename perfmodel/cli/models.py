@@ -92,10 +92,10 @@ def _import(path: Path, out: Path | None) -> dict[str, Any]:
 
 
 def _load(name: str) -> ModelSpec:
-    from perfmodel import catalog
+    from perfmodel import catalog, files
 
     path = Path(name)
-    is_file = path.suffix in (".yaml", ".yml") and path.is_file()
+    is_file = path.suffix in (".yaml", ".yml") and files.is_file(path)
     return catalog.read_model(path) if is_file else catalog.load_model(name)
 
 

@@ -21,6 +21,7 @@ from perfmodel.cli.flags import (
 )
 from perfmodel.cli.given import Given, Value
 from perfmodel.errors import BadInput, Problem
+from perfmodel.files import Unreadable, is_file, read_json
 
 if TYPE_CHECKING:
     from perfmodel.api.session import Session
@@ -142,7 +143,7 @@ WAYS: dict[str, Callable[[Given], int]] = {
 
 def _files(given: Given) -> list[Path]:
     paths = [Path(text) for text in given.many("from_")]
-    missing = [path for path in paths if not path.is_file()]
+    missing = [path for path in paths if not is_file(path)]
     if missing:
         raise BadInput(
             *(
@@ -161,11 +162,11 @@ def _plan(given: Given, results: Path) -> PlanAnswer | None:
 
     text = given.text("plan")
     path = Path(text) if text else results.parent / "plan.json"
-    if not text and not path.is_file():
+    if not text and not is_file(path):
         return None
     try:
-        return PlanAnswer.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValidationError) as error:
+        return PlanAnswer.model_validate(read_json(path))
+    except (Unreadable, ValidationError) as error:
         reason = " ".join(str(error).split())[:200]
         message = f"--plan {path} is no plan.json: {reason}"
         raise BadInput(Problem("plan", message, "--plan", str(path))) from None

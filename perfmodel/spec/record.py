@@ -6,17 +6,24 @@ whoever wrote them and ignored here.  ``None`` is unknown.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perfmodel.errors import BadInput, Problem
+from perfmodel.files import Unreadable, parse_json, read_text
+from perfmodel.units import GIGA
 
 END_TO_END_KEYS = ("e2e", "client", "server", "stage_gen", "pipeline_forward", "generation")
 """What ``e2e`` is scored on: the first that a record has."""
+
+MOST_MS = GIGA
+Milliseconds = Annotated[float, Field(gt=0, le=MOST_MS)]
+"""A duration: above zero, and at most eleven days."""
+MOST_SHOWN = 60
+"""Characters of a value that a message repeats."""
 
 
 class RunRecord(BaseModel):
@@ -63,7 +70,7 @@ class RunRecord(BaseModel):
     offload: str | None = None
     vae_tiling: bool | None = None
     parallel: dict[str, int | None] = {}
-    measured_ms: dict[str, float] = {}
+    measured_ms: dict[str, Milliseconds] = {}
     peak_memory_mib: float | None = None
     memory_kind: str | None = None
     kernels: dict[str, Any] | None = None
@@ -92,18 +99,18 @@ def read_records(paths: Iterable[Path]) -> tuple[list[RunRecord], list[Problem]]
     for path in paths:
         for number, line in _lines(path):
             try:
-                records.append(RunRecord.model_validate(json.loads(line)))
+                records.append(RunRecord.model_validate(parse_json(line)))
             except ValidationError as error:
                 bad += [_problem(path, number, _message(item)) for item in error.errors()]
-            except ValueError as error:
+            except Unreadable as error:
                 bad.append(_problem(path, number, f"no JSON object: {error}"))
     return records, bad
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path)
+    except Unreadable as error:
         raise BadInput(
             Problem("record-file", f"{path} cannot be read: {error}", value=str(path))
         ) from None
@@ -114,7 +121,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _message(item: Any) -> str:
     where = ".".join(str(part) for part in item["loc"])
-    return f"{where}: {item['msg'].lower()}, got {item.get('input')!r}"
+    return f"{where}: {item['msg'].lower()}, got {repr(item.get('input'))[:MOST_SHOWN]}"
 
 
 def _problem(path: Path, number: int, message: str) -> Problem:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from pydantic import ValidationError
+
 from perfmodel import catalog
+from perfmodel.catalog.problems import problems_of
 from perfmodel.engines import engine_names
 from perfmodel.errors import PerfmodelError
 from perfmodel.spec.hardware import System
@@ -60,6 +63,9 @@ BACKENDS = {
 
 VAE_ON_ALL_RANKS = frozenset({"sglang-diffusion"})
 """Engines whose release divides a video decode over all ranks unless told otherwise."""
+
+MOST_RANKS = 100_000
+"""More devices than any machine that is described here."""
 
 GUIDED_DEFAULT = 5.0
 """Guidance scale of a run that states a second branch but no scale (any value above 1 is alike)."""
@@ -152,6 +158,8 @@ def _parallel(record: RunRecord) -> ParallelConfig:
         key = KEY_ALIASES.get(name, name)
         if value is None:
             raise Skip(f"{name} unknown")
+        if not 1 <= value <= MOST_RANKS:
+            raise Skip(f"{name}={value}: a degree is a whole number from 1 to {MOST_RANKS}")
         if value == 1:
             continue
         if key not in KEYS:
@@ -185,8 +193,14 @@ def _workload(
     fields["batch"] = (record.batch or 1) * (record.num_outputs or 1)
     try:
         return Workload.model_validate(fields)
-    except ValueError as error:
-        raise Skip(f"workload: {str(error).splitlines()[0]}") from None
+    except ValidationError as error:
+        raise Skip(f"workload: {_reason(error)}") from None
+
+
+def _reason(error: ValidationError) -> str:
+    """Field, value and what would be right of everything that is out of range."""
+    found = problems_of(error, Workload, "", "workload")
+    return "; ".join(problem.message.removeprefix(": ") for problem in found)
 
 
 def _guidance(record: RunRecord, parallel: ParallelConfig) -> float | None:

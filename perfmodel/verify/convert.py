@@ -8,8 +8,10 @@ from pathlib import Path
 from perfmodel.api.session import Session
 from perfmodel.engines.records import run_record
 from perfmodel.errors import BadInput, Problem
+from perfmodel.files import Unreadable, read_text
 from perfmodel.spec.parallel import ParallelConfig
-from perfmodel.verify.readings import Reading, read
+from perfmodel.spec.record import MOST_MS
+from perfmodel.verify.readings import Reading, impossible, read
 
 
 def convert(
@@ -49,6 +51,10 @@ def convert(
             "DiffusionPipelineProfiler lines, the JSON of a benchmark"
         )
         raise BadInput(Problem("no-times", message, value=names))
+    if bad := impossible(found.measured_ms):
+        names = ", ".join(str(path) for path in paths)
+        message = f"{names}: {', '.join(bad)}; a time is above 0 and at most {MOST_MS:,.0f} ms"
+        raise BadInput(Problem("times", message, value=names))
     record = run_record(session.context, config)
     record["measured_ms"] = {name: round(ms, 3) for name, ms in found.measured_ms.items()}
     if found.peak_memory_mib:
@@ -60,7 +66,7 @@ def convert(
 
 def _read(path: Path) -> Reading:
     try:
-        return read(path.read_text(encoding="utf-8", errors="replace"))
-    except OSError as error:
-        message = f"{path} cannot be read: {error.strerror}"
+        return read(read_text(path, "replace"))
+    except Unreadable as error:
+        message = f"{path} cannot be read: {error}"
         raise BadInput(Problem("record-file", message, value=str(path))) from None

@@ -15,13 +15,14 @@ diffusion/profiler/diffusion_pipeline_profiler.py, benchmarks/metrics/metrics.py
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from perfmodel.files import Unreadable, parse_json
+from perfmodel.spec.record import MOST_MS
 from perfmodel.units import MS_PER_S
 
 PROFILED = {
@@ -78,11 +79,20 @@ def read(text: str) -> Reading:
     stripped = text.lstrip()
     if stripped.startswith("{"):
         try:
-            whole = json.loads(stripped)
-        except ValueError:
+            whole = parse_json(stripped)
+        except Unreadable:
             return read_log(text)
         return read_json(whole) if isinstance(whole, dict) else Reading()
     return read_log(text)
+
+
+def impossible(measured_ms: Mapping[str, float]) -> list[str]:
+    """Times that no run takes, as words: nothing at all, or more than a record may hold."""
+    return [
+        f"{name} of {ms:g} ms" if math.isfinite(ms) else f"{name} beyond all numbers"
+        for name, ms in measured_ms.items()
+        if not 0 < ms <= MOST_MS
+    ]
 
 
 def read_log(text: str) -> Reading:
@@ -152,8 +162,8 @@ def durations_ms(durations: str | Mapping[str, Any]) -> dict[str, float]:
     """Profiler durations to record keys; unknown names are left out."""
     if isinstance(durations, str):
         try:
-            durations = json.loads(durations)
-        except ValueError:
+            durations = parse_json(durations)
+        except Unreadable:
             return {}
     found: dict[str, float] = {}
     for name, value in durations.items() if isinstance(durations, Mapping) else ():
@@ -162,7 +172,7 @@ def durations_ms(durations: str | Mapping[str, Any]) -> dict[str, float]:
             continue
         if _STAGE_GENERATION.fullmatch(name):
             found["stage_gen"] = found.get("stage_gen", 0.0) + number
-        elif key := PROFILED.get(name.partition(".")[2]):
+        elif (key := PROFILED.get(name.partition(".")[2])) and number:
             found[key] = found.get(key, 0.0) + number * MS_PER_S
     return found
 

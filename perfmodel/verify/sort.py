@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from perfmodel import catalog
 from perfmodel.api.session import Session
 from perfmodel.engines.base import problems
 from perfmodel.errors import PerfmodelError, Problem
+from perfmodel.files import Unreadable, parse_json, read_text
 from perfmodel.spec.parallel import ParallelConfig
 from perfmodel.spec.record import RunRecord, read_records
 from perfmodel.validate.questions import BACKENDS, Question, Skip, question
@@ -55,10 +55,10 @@ def read_results(paths: Iterable[Path]) -> tuple[list[RunRecord], list[Problem]]
 def _other_formats(files: Sequence[Path]) -> Iterator[Problem]:
     """Rows with times under a key of another format or unit."""
     for path in files:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        for number, line in enumerate(read_text(path).splitlines(), start=1):
             try:
-                row = json.loads(line)
-            except ValueError:
+                row = parse_json(line)
+            except Unreadable:
                 continue
             keys = [k for k in FORMAT_KEYS if isinstance(row, dict) and k in row]
             if keys and not row.get("measured_ms"):

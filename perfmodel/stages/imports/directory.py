@@ -15,6 +15,7 @@ from typing import Any
 from perfmodel import catalog
 from perfmodel.catalog.problems import validated
 from perfmodel.errors import BadInput
+from perfmodel.files import is_dir
 from perfmodel.spec.model import ModelSpec
 from perfmodel.stages import encoders
 from perfmodel.stages.imports import transformers, vaes
@@ -49,7 +50,7 @@ def read_directory(path: str | Path) -> Imported:
         BadInput: a missing or malformed file, or a class of no known family.
     """
     root = Path(path)
-    if not root.is_dir():
+    if not is_dir(root):
         raise refuse(str(root), "is no directory; give one with a model_index.json")
     index = read_json(root / INDEX)
     main = read_config(root / "transformer" / "config.json")

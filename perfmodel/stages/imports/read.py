@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from perfmodel import files
 from perfmodel.errors import BadInput, Problem
 
 RULE = "models-import"
@@ -44,27 +45,18 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise refuse(str(path), f"a configuration is at most {LARGEST_FILE:,} bytes")
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise refuse(str(path), f"cannot be read: {error.strerror}") from None
-    except RecursionError:
-        raise refuse(str(path), f"is nested deeper than {DEEPEST} levels") from None
-    except ValueError as error:
-        raise refuse(str(path), f"is not JSON: {str(error)[:80]}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a file name"
+        raise refuse(str(path), f"cannot be read: {reason}") from None
+    try:
+        data = files.read_json(path)
+    except files.Unreadable as error:
+        raise refuse(str(path), f"cannot be read: {error}") from None
     if not isinstance(data, dict):
         raise refuse(str(path), "a JSON object is needed")
-    if _depth(data) > DEEPEST:
+    if files.depth(data, DEEPEST) > DEEPEST:
         raise refuse(str(path), f"is nested deeper than {DEEPEST} levels")
     return data
-
-
-def _depth(data: Any) -> int:
-    depth, level = 0, [data]
-    while level and depth <= DEEPEST:
-        depth += 1
-        inside = [x for x in level if isinstance(x, (dict, list))]
-        level = [y for x in inside for y in (x.values() if isinstance(x, dict) else x)]
-    return depth
 
 
 @dataclass(frozen=True)
