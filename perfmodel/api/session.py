@@ -13,7 +13,7 @@ from perfmodel import catalog, engines
 from perfmodel.api.asked import as_options, as_system, as_workload
 from perfmodel.cost.machine import Machine
 from perfmodel.engines.base import Behaviour, Context, Engine, Version
-from perfmodel.errors import BadInput, MissingData, PerfmodelError, Problem, Refused
+from perfmodel.errors import MissingData, PerfmodelError, Problem, Refused
 from perfmodel.frozen import dataclass
 from perfmodel.pipeline.evaluate import Job
 from perfmodel.shapes import Shape
@@ -100,10 +100,11 @@ def open_session(
     shape = family.shape(model, workload, behaviour.traits)
     if workload.forwards is not None:
         shape = replace(shape, forwards=workload.forwards)
+    own, system = (None, system) if resolved or fit is None else _own_fit(fit, system)
     machine, spread, fit_id = (
         (resolved.job.machine, resolved.job.spread, resolved.fit_id)
         if resolved
-        else _machine(system, behaviour, fit, strict=strict)
+        else _machine(system, behaviour, own, strict=strict)
     )
     job = Job(
         model=model,
@@ -135,10 +136,19 @@ def refusal(*problems: Problem) -> PerfmodelError:
     return Refused(*problems)
 
 
+def _own_fit(path: Path, system: System) -> tuple[dict[str, Any], System]:
+    """The fit of a file, and `system` with a warning where that is of an unlisted device."""
+    from perfmodel.cost.fitcheck import device_problem, own_fit
+
+    fit = own_fit(path, system.device.id)
+    found = device_problem(path, fit, system.device.id)
+    return fit, system if found is None else replace(system, warnings=(*system.warnings, found))
+
+
 def _machine(
-    system: System, behaviour: Behaviour, fit: Path | None, *, strict: bool
+    system: System, behaviour: Behaviour, own: dict[str, Any] | None, *, strict: bool
 ) -> tuple[Machine, Mapping[str, float], str | None]:
-    data = _read_fit(fit) if fit else catalog.load_fit(system.device.id)
+    data = own if own is not None else catalog.load_fit(system.device.id)
     if strict and data is None:
         raise MissingData(
             Problem(
@@ -156,23 +166,6 @@ def _machine(
     fitted = {n for n, e in terms.get("terms", {}).items() if e["provenance"] == "fitted"}
     machine = replace(machine, fitted_terms=frozenset(fitted))
     return machine, terms.get("spread", {}), None if data is None else data.get("fit_id")
-
-
-def _read_fit(path: Path) -> dict[str, Any]:
-    import json
-
-    try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadInput(
-            Problem(
-                "fit-file",
-                f"{path} is no fit file ({error}); make one: perfmodel calibrate --records DIR",
-                field="--fit",
-                value=str(path),
-            )
-        ) from None
-    return data
 
 
 def _context(

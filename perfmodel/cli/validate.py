@@ -11,6 +11,7 @@ import typer
 
 from perfmodel.cli.output import put, warn
 from perfmodel.errors import BadInput, Problem
+from perfmodel.files import is_dir, is_file
 
 if TYPE_CHECKING:
     from perfmodel.spec.hardware import Device
@@ -57,7 +58,8 @@ def command(
         raise BadInput(*(_unread(path) for path in unread))
     from perfmodel.calibrate.score import table_lines, validate_microbench
 
-    answer = validate_microbench(paths, _device(device), _fit(fit))
+    hardware = _device(device)
+    answer = validate_microbench(paths, hardware, _fit(fit, hardware))
     warn(Problem("records", s["reason"], severity="warning") for s in answer["skipped"])
     text = json.dumps(answer, indent=1) if as_json else "\n".join(table_lines(answer))
     put(text + "\n", out)
@@ -142,11 +144,11 @@ def _progress(done: int, whole: int) -> None:
 
 def _is_microbench(path: Path) -> bool:
     """A CSV file, or a folder (which holds CSV files or is refused by the reader)."""
-    return path.is_dir() or path.suffix == ".csv"
+    return is_dir(path) or path.suffix == ".csv"
 
 
 def _unread(path: Path) -> Problem:
-    reason = "does not exist" if not path.exists() else "is in no format that validate reads"
+    reason = "does not exist" if not is_file(path) else "is in no format that validate reads"
     return Problem(
         "records-format",
         f"{path} {reason}; it reads {READS}",
@@ -171,16 +173,13 @@ def _device(name: str | None) -> Device:
     return read_device(path) if path.suffix in (".yaml", ".yml") else load_device(name)
 
 
-def _fit(path: Path | None) -> dict[str, Any] | None:
+def _fit(path: Path | None, device: Device) -> dict[str, Any] | None:
     """A fit file as JSON; None takes the shipped one."""
     if path is None:
         return None
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadInput(
-            Problem("fit-file", f"{path}: cannot be read as a fit: {error}", field="--fit")
-        ) from error
-    if not isinstance(data, dict) or "laws" not in data:
-        raise BadInput(Problem("fit-file", f"{path}: is not a fit (no laws)", field="--fit"))
+    from perfmodel.cost.fitcheck import device_problem, own_fit
+
+    data = own_fit(path, device.id)
+    if (found := device_problem(path, data, device.id)) is not None:
+        warn((found,))
     return data
