@@ -85,7 +85,7 @@ def test_empty_folder_missing_folder_and_no_good_row_are_refused(tmp_path):
         read_records([tmp_path])
     with pytest.raises(BadInput, match="does not exist"):
         read_records([tmp_path / "nothing"])
-    with pytest.raises(BadInput, match="no usable row"):
+    with pytest.raises(BadInput, match="nothing usable"):
         read_records(folder(tmp_path, row(latency="-1")))
 
 

@@ -126,8 +126,36 @@ def write_fit(document: Mapping[str, Any], path: Path) -> Path | None:
         Where the older fit went, or None.
 
     Raises:
-        BadInput: the file there is not a fit, so it is left alone.
+        BadInput: the file there is not a fit, so it is left alone; it cannot be written.
     """
+    try:
+        return _write(document, path)
+    except OSError as error:
+        raise BadInput(_unwritable(path, error)) from None
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a target before hours of fitting are lost on it.
+
+    Raises:
+        BadInput: its folder cannot be made or written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".json.part")
+        partial.touch()
+        partial.unlink()
+    except (OSError, ValueError) as error:
+        raise BadInput(_unwritable(path, error)) from None
+
+
+def _unwritable(path: Path, error: Exception) -> Problem:
+    reason = getattr(error, "strerror", None) or "no file name"
+    message = f"--out {path} cannot be written: {reason}; name a file in a folder of yours"
+    return Problem("out", message, field="--out", value=str(path))
+
+
+def _write(document: Mapping[str, Any], path: Path) -> Path | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     older: Path | None = None
     if path.exists():

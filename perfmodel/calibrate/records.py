@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.errors import BadInput, Problem
+from perfmodel.files import is_dir, is_file
 from perfmodel.units import US_PER_S
 
 Column = NDArray[np.generic]
@@ -52,6 +53,8 @@ TEXTS: dict[str, tuple[str, ...]] = {
 }
 
 SKIPPED = "skipped.csv"
+MOST_SHOWN = 20
+"""Warnings that are told where nothing at all is usable."""
 """What `bench` could not measure, and why: no records."""
 
 TRUE = frozenset({"true", "1", "yes"})
@@ -130,15 +133,16 @@ def csv_files(sources: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     problems: list[Problem] = []
     for source in sources:
-        if source.is_dir():
+        if is_dir(source):
             inside = sorted(p for p in source.iterdir() if p.suffix == ".csv" and p.name != SKIPPED)
             found.extend(inside)
             if not inside:
-                problems.append(_problem("records-empty", f"{source}: no CSV file in this folder"))
-        elif source.is_file():
+                message = f"{source}: no CSV file in this folder; make some: perfmodel bench"
+                problems.append(_refusal("records-empty", message, source))
+        elif is_file(source):
             found.append(source)
         else:
-            problems.append(_problem("records-missing", f"{source}: does not exist"))
+            problems.append(_refusal("records-missing", f"{source}: does not exist", source))
     if problems:
         raise BadInput(*problems)
     return found
@@ -150,6 +154,7 @@ def read_records(sources: Iterable[Path]) -> Records:
     Raises:
         BadInput: no file, or not a single good row.
     """
+    sources = list(sources)
     records = Records()
     good: dict[str, list[tuple[int, int, dict[str, object]]]] = {}
     for path in csv_files(sources):
@@ -157,7 +162,13 @@ def read_records(sources: Iterable[Path]) -> Records:
     for op, entries in good.items():
         records.ops[op] = _columns(op, entries, records)
     if not records.ops:
-        raise BadInput(*records.problems, _problem("records-empty", "no usable row in the records"))
+        names = ", ".join(str(source) for source in sources)
+        message = (
+            f"{names}: nothing usable was found in {records.seen} rows; "
+            "measure: perfmodel bench --out DIR"
+        )
+        empty = _refusal("records-empty", message, names)
+        raise BadInput(*records.problems[:MOST_SHOWN], empty)
     return records
 
 
@@ -277,6 +288,10 @@ def _columns(op: str, entries: list[tuple[int, int, dict[str, object]]], records
         name: np.asarray([row[name] for _, _, row in kept]) for name in names
     }
     return Rows(op, columns, np.asarray([(f, n) for f, n, _ in kept], np.int64))
+
+
+def _refusal(rule: str, message: str, value: object) -> Problem:
+    return Problem(rule, message, field="--records", value=str(value))
 
 
 def _problem(rule: str, message: str) -> Problem:

@@ -264,12 +264,37 @@ def _study(options: Options, name: str) -> optuna.Study:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.create_study(
-        study_name=name,
-        storage=_storage(options.storage),
-        sampler=_sampler(options),
-        load_if_exists=True,
+    sampler = _sampler(options)
+    try:
+        return optuna.create_study(
+            study_name=name,
+            storage=_storage(options.storage),
+            sampler=sampler,
+            load_if_exists=True,
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise _unusable(options.storage, error) from None
+
+
+def check_storage(target: str | None) -> None:
+    """Refuse a journal that cannot be opened before anything is fitted.
+
+    Raises:
+        BadInput: why it cannot be opened.
+    """
+    try:
+        _storage(target)
+    except (OSError, ValueError) as error:
+        raise _unusable(target, error) from None
+
+
+def _unusable(target: str | None, error: Exception) -> BadInput:
+    reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:120]
+    message = (
+        f"--storage {target} cannot be used for a study: {reason}; "
+        "name a journal file in a folder of yours, or a database URL"
     )
+    return BadInput(Problem("storage", message, "--storage", target))
 
 
 def _storage(target: str | None) -> Any:

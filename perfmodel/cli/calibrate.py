@@ -53,14 +53,17 @@ def command(
     seed: Annotated[int, typer.Option("--seed", help="of the study")] = 20260901,
 ) -> None:
     """Fit the cost laws to RECORDS and write calibration/fits/<device>.json."""
+    from perfmodel.calibrate.fitfile import check_writable
     from perfmodel.calibrate.run import calibrate
-    from perfmodel.calibrate.study import Options
+    from perfmodel.calibrate.study import Options, check_storage
 
     hardware = read_hardware(device)
     if sampler not in ("tpe", "cmaes"):
         raise BadInput(_choice("--sampler", sampler, ("tpe", "cmaes")))
     if prior is not None:
         _check_family(prior)
+    target = out or Path("calibration") / "fits" / f"{hardware.id}.json"
+    check_writable(target)
     options = Options(
         trials=trials,
         jobs=jobs,
@@ -70,6 +73,7 @@ def command(
         storage=storage or _default_storage(out, hardware.id),
         polish=polish,
     )
+    check_storage(options.storage)
     result = calibrate(
         records,
         hardware,
@@ -79,7 +83,7 @@ def command(
         extrapolation=extrapolation,
         progress=lambda name: typer.echo(f"fitting {name}", err=True),
     )
-    _show(result, out or Path("calibration") / "fits" / f"{hardware.id}.json", prior)
+    _show(result, target, prior)
 
 
 def _show(result: Calibration, target: Path, prior: str | None) -> None:
