@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from perfmodel.spec.vae import VaeSpec
-from perfmodel.spec.workload import Frozen, Positive
+from perfmodel.spec.vae import Count, Positive, VaeSpec
+from perfmodel.spec.workload import Frozen
 
-Guidance = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+Timestep = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Guidance = Annotated[float, Field(strict=True, ge=0, le=100, allow_inf_nan=False)]
 
 
 class TaskDefaults(Frozen):
@@ -27,15 +28,15 @@ class TaskDefaults(Frozen):
     width: Positive
     height: Positive
     frames: Positive
-    fps: Annotated[float, Field(gt=0, le=240)]
+    fps: Annotated[float, Field(strict=True, gt=0, le=240)]
     steps: Positive
     guidance: Guidance
-    flow_shift: Annotated[float, Field(gt=0, le=100)]
+    flow_shift: Annotated[float, Field(strict=True, gt=0, le=100)]
     text_tokens: Positive = 512
-    guidance_interval: tuple[float, float] | None = None
+    guidance_interval: tuple[Timestep, Timestep] | None = None
     condition: Literal["none", "image", "clip", "video"] = "none"
-    condition_frames: Annotated[int, Field(ge=0)] = 0
-    vision_tokens: Annotated[int, Field(ge=0)] = 0
+    condition_frames: Count = 0
+    vision_tokens: Count = 0
     per_token_timestep: bool = False
 
 
@@ -86,29 +87,29 @@ class TransformerSpec(Frozen):
     time_width: Positive = 256
     text_width: Positive | None = None
     image_width: Positive | None = None
-    image_tokens: Annotated[int, Field(ge=0)] = 0
-    vocabulary: Annotated[int, Field(ge=0)] = 0
-    sound_channels: Annotated[int, Field(ge=0)] = 0
-    sound_tokens_per_s: Annotated[float, Field(ge=0)] = 0.0
-    action_channels: Annotated[int, Field(ge=0)] = 0
-    action_domains: Annotated[int, Field(ge=0)] = 0
+    image_tokens: Count = 0
+    vocabulary: Count = 0
+    sound_channels: Count = 0
+    sound_tokens_per_s: Annotated[float, Field(strict=True, ge=0, le=1e5)] = 0.0
+    action_channels: Count = 0
+    action_domains: Count = 0
     text_qk_norm: bool = True
-    single_layers: Annotated[int, Field(ge=0)] = 0
-    refiner_layers: Annotated[int, Field(ge=0)] = 0
-    dual_attention_layers: Annotated[int, Field(ge=0)] = 0
-    pooled_width: Annotated[int, Field(ge=0)] = 0
-    glyph_width: Annotated[int, Field(ge=0)] = 0
+    single_layers: Count = 0
+    refiner_layers: Count = 0
+    dual_attention_layers: Count = 0
+    pooled_width: Count = 0
+    glyph_width: Count = 0
     qk_norm: bool = True
     guidance_embedded: bool = False
-    modulation_width: Annotated[int, Field(ge=0)] = 0
-    text_stream_width: Annotated[int, Field(ge=0)] = 0
-    cross_heads: Annotated[int, Field(ge=0)] = 0
-    cross_head_dim: Annotated[int, Field(ge=0)] = 0
-    audio_hidden: Annotated[int, Field(ge=0)] = 0
-    audio_head_dim: Annotated[int, Field(ge=0)] = 0
+    modulation_width: Count = 0
+    text_stream_width: Count = 0
+    cross_heads: Count = 0
+    cross_head_dim: Count = 0
+    audio_hidden: Count = 0
+    audio_head_dim: Count = 0
     size_conditions: bool = False
     rotary: bool = True
-    raw_text_width: Annotated[int, Field(ge=0)] = 0
+    raw_text_width: Count = 0
 
     @property
     def q_width(self) -> int:
@@ -164,11 +165,11 @@ class ModelSpec(Frozen):
     vae: VaeSpec
     text_encoders: tuple[str, ...] = ()
     sound_decoder: bool = False
-    experts: Annotated[int, Field(ge=1, le=2)] = 1
-    expert_boundary: Annotated[float, Field(gt=0, lt=1)] | None = None
+    experts: Annotated[int, Field(strict=True, ge=1, le=2)] = 1
+    expert_boundary: Annotated[float, Field(strict=True, gt=0, lt=1)] | None = None
     frame_rounding: Literal["up", "floor", "down"]
     branches_together: bool = False
-    guidance_branches: Annotated[int, Field(ge=1, le=8)] = 2
+    guidance_branches: Annotated[int, Field(strict=True, ge=1, le=8)] = 2
     size_multiple: Positive = 16
     size_strict: tuple[str, ...] = ()
     published_params: str | None = None

@@ -6,9 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from perfmodel.spec.workload import Frozen, Positive
+from perfmodel.spec.workload import Frozen
 
-Layers = tuple[Annotated[int, Field(ge=0, le=64)], ...]
+Positive = Annotated[int, Field(strict=True, ge=1)]
+Count = Annotated[int, Field(strict=True, ge=0)]
+"""A number in a model file: true is none, nor is the text "8"."""
+Layers = tuple[Annotated[int, Field(strict=True, ge=0, le=64)], ...]
 Resampling = Literal["spatial", "temporal", "spatiotemporal"]
 
 READ_BY: dict[str, frozenset[str]] = {
@@ -94,8 +97,8 @@ class VaeSpec(Frozen):
     temporal_ratio: Positive
     tile_px: Positive = 256
     tile_stride_px: Positive = 192
-    tile_frames: Annotated[int, Field(ge=0, le=4096)] = 0
-    tile_stride_frames: Annotated[int, Field(ge=0, le=4096)] = 0
+    tile_frames: Annotated[int, Field(strict=True, ge=0, le=4096)] = 0
+    tile_stride_frames: Annotated[int, Field(strict=True, ge=0, le=4096)] = 0
     bits: Positive = 16
 
     @model_validator(mode="after")

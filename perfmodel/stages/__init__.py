@@ -52,4 +52,23 @@ def family(model: ModelSpec) -> Family:
                 legal_values=tuple(FAMILIES),
             )
         )
+    _check_encoders(model)
     return cast("Family", import_module(module))
+
+
+WITHOUT_ENCODERS = frozenset({"cosmos3"})
+"""Families that read the prompt in the transformer itself."""
+
+
+def _check_encoders(model: ModelSpec) -> None:
+    from perfmodel.stages.encoders import ENCODERS
+
+    label = f"{model.slug}: text_encoders"
+    bad = [name for name in model.text_encoders if name not in ENCODERS]
+    known = ", ".join(ENCODERS)
+    lines = [f'{label}: "{name}" is unknown; encoders: {known}' for name in bad]
+    if not model.text_encoders and model.family not in WITHOUT_ENCODERS:
+        lines = [f"{label}: the list is empty; this family needs one of: {known}"]
+    if lines:
+        legal = tuple(ENCODERS)
+        raise BadInput(*(Problem("models-file", line, label, None, legal) for line in lines))

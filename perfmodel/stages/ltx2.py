@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from perfmodel.errors import BadInput, Problem
 from perfmodel.ops import Attention, Ints, Op, Role, Rows, Split
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec, TransformerSpec
@@ -50,11 +51,24 @@ TABLES = 11
 
 
 def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
-    """Defaults, frames down to 8k+1, sizes in multiples of 32; sound is always made."""
+    """Defaults, frames down to 8k+1, sizes in multiples of 32; sound is always made.
+
+    Raises:
+        BadInput: a model file without the rate of the sound.
+    """
+    _refuse_silent(model)
     silent = workload.model_copy(update={"sound": False})
     base = joint_model.padded_shape(model, silent, traits)
     branches = model.guidance_branches if base.branches > 1 else 1
     return replace(base, branches=branches, forwards=forwards(base.steps, branches, 1.0, None))
+
+
+def _refuse_silent(model: ModelSpec) -> None:
+    label = f"{model.slug}: transformer.sound_tokens_per_s"
+    rate = model.transformer.sound_tokens_per_s
+    if rate <= 0:
+        message = f"{label}: {rate:g}: this family always makes sound; write a rate, like 25"
+        raise BadInput(Problem("models-file", message, field=label, value=f"{rate:g}"))
 
 
 def sound_tokens(model: ModelSpec, shape: Shape) -> Ints:
