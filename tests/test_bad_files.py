@@ -222,6 +222,12 @@ def test_a_record_that_cannot_be_is_set_aside_with_a_reason(change, named, tmp_p
     assert "validation error" not in text
 
 
+def test_a_study_whose_path_is_too_long_is_one_line(tmp_path, capsys):
+    file = tmp_path / "results.jsonl"
+    file.write_text(json.dumps(RECORD))
+    refused(["verify", "--from", file, "--gpus", "4xH100", "--study", "a" * 5000], capsys, "study")
+
+
 @pytest.mark.parametrize("value", ["1e308", "0"])
 def test_a_header_with_an_impossible_time_is_refused(value, tmp_path, capsys):
     file = tmp_path / "headers.txt"

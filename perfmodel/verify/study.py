@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfmodel.api.session import Session
 from perfmodel.errors import BadInput, Problem
+from perfmodel.files import is_file
 from perfmodel.spec.parallel import ParallelConfig, parse_parallel
 from perfmodel.spec.record import RunRecord
 from perfmodel.units import MS_PER_S
@@ -65,8 +66,12 @@ def keep(path: Path, found: Judgement, aside: Sequence[Aside], asked: Sequence[s
         raise _unusable(path, error) from None
 
 
+MOST_SHOWN = 200
+"""Characters of a library's message that a refusal repeats."""
+
+
 def _unusable(path: Path, error: Exception) -> BadInput:
-    reason = " ".join(str(error).split())
+    reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:MOST_SHOWN]
     message = f"--study {path} cannot be continued ({reason}); name another file, or none"
     return BadInput(Problem("study", message, "--study", str(path)))
 
@@ -77,7 +82,7 @@ def told_s(path: Path, question: str) -> dict[ParallelConfig, float]:
     Raises:
         BadInput: the file cannot be read as a study.
     """
-    if not path.exists():
+    if not is_file(path):
         return {}
     import optuna
 
