@@ -35,6 +35,10 @@ KEY_ALIASES = {
 }
 
 
+MOST_DEGREE = 100_000
+"""Of one axis; the number of ranks may not be larger either."""
+
+
 @dataclass(frozen=True, slots=True)
 class ParallelConfig:
     """Degrees of one configuration; 1 means off (``hsdp`` 1 = no weight sharding).
@@ -110,12 +114,37 @@ def parse_parallel(text: str) -> tuple[ParallelConfig, tuple[str, ...]]:
         The configuration and the id's option suffixes (``fp8``, ``offload-layer``), if any.
 
     Raises:
-        BadInput: unknown key, or a degree that is not a positive integer; all problems at once.
+        BadInput: unknown key, or a degree that is not a positive integer, or too many ranks; all
+            problems at once.
     """
     text = text.strip()
-    if "=" in text:
-        return _parse_pairs(text), ()
-    return _parse_id(text)
+    config, suffixes = (_parse_pairs(text), ()) if "=" in text else _parse_id(text)
+    check_ranks(config)
+    return config, suffixes
+
+
+def degree_of(text: str) -> int | None:
+    """A degree from 1 to `MOST_DEGREE`; None for any other text."""
+    digits = text.strip()
+    if not digits.isdecimal() or len(digits) > len(str(MOST_DEGREE)):
+        return None
+    return int(digits) if 1 <= int(digits) <= MOST_DEGREE else None
+
+
+def check_ranks(config: ParallelConfig) -> None:
+    """Nothing for a configuration of at most `MOST_DEGREE` ranks.
+
+    Raises:
+        BadInput: it has more.
+    """
+    if config.world_size > MOST_DEGREE:
+        message = (
+            f"{config.config_id} in --parallel multiplies to {config.world_size:,} ranks; "
+            f"legal: 1 to {MOST_DEGREE:,}; try smaller degrees, such as ulysses=2"
+        )
+        raise BadInput(
+            Problem("degree", message, "--parallel", config.config_id, (f"1 to {MOST_DEGREE:,}",))
+        )
 
 
 def _parse_pairs(text: str) -> ParallelConfig:
@@ -127,9 +156,9 @@ def _parse_pairs(text: str) -> ParallelConfig:
         key = KEY_ALIASES.get(key, key)
         if key not in KEYS:
             problems.append(_unknown_key(raw_key.strip()))
-        elif not raw_value.strip().isdecimal() or int(raw_value) < 1:
+        elif (degree := degree_of(raw_value)) is None:
             problems.append(_bad_degree(key, raw_value.strip()))
-        elif degrees.setdefault(key, int(raw_value)) != int(raw_value):
+        elif degrees.setdefault(key, degree) != degree:
             problems.append(_bad_degree(key, f"{degrees[key]} and {raw_value.strip()}"))
     if problems:
         raise BadInput(*problems)
@@ -138,22 +167,29 @@ def _parse_pairs(text: str) -> ParallelConfig:
 
 def _parse_id(text: str) -> tuple[ParallelConfig, tuple[str, ...]]:
     degrees: dict[str, int | bool] = {}
+    bad: list[Problem] = []
+
+    def put(key: str, digits: str) -> None:
+        if (degree := degree_of(digits)) is None:
+            bad.append(_bad_degree(key, digits))
+        else:
+            degrees[key] = degree
+
     suffixes: list[str] = []
     if text in ("", "single"):
         return ParallelConfig(), ()
     for part in text.lower().split("_"):
         if match := _ID_HSDP.match(part):
-            degrees["hsdp"] = int(match["shard"])
-            degrees["hsdp_replicate"] = int(match["replicate"] or 1)
+            put("hsdp", match["shard"])
+            put("hsdp_replicate", match["replicate"] or "1")
         elif match := _ID_PART.match(part):
-            degrees[_ID_KEYS.get(match["name"], match["name"])] = int(match["degree"])
+            put(_ID_KEYS.get(match["name"], match["name"]), match["degree"])
         elif part == "tiling":
             degrees["vae_tiling"] = True
         elif part in ("fp8", "int8", "nvfp4") or part.startswith(("offload-", "cache-")):
             suffixes.append(part)
         else:
             raise BadInput(_unknown_key(part))
-    bad = [_bad_degree(key, str(value)) for key, value in degrees.items() if value < 1]
     if bad:
         raise BadInput(*bad)
     return ParallelConfig(**degrees), tuple(suffixes)  # type: ignore[arg-type]
@@ -175,7 +211,8 @@ def _unknown_key(key: str) -> Problem:
 def _bad_degree(key: str, value: str) -> Problem:
     return Problem(
         "degree",
-        f'{key}="{value}" in --parallel is not one positive whole number; try {key}=2',
+        f'{key}="{value}" in --parallel is not one whole number from 1 to {MOST_DEGREE:,}; '
+        f"try {key}=2",
         field="--parallel",
         value=value,
         suggestions=(f"{key}=2",),

@@ -49,6 +49,6 @@ class Options(Frozen):
     vae_mode: Literal["tile", "spatial_shard_height", "spatial_shard_width"] = "tile"
     vae_fast_path: Literal["off", "lossless", "channels_last"] | None = None
     offload: Literal["none", "auto", "text-encoder", "model", "layerwise"] = "none"
-    cache_skip: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
+    cache_skip: Annotated[float, Field(ge=0, le=0.99, allow_inf_nan=False)] = 0.0
     ulysses_mode: Literal["strict", "advanced_uaa"] = "strict"
     guardrails: bool = False

@@ -13,6 +13,7 @@ from perfmodel.spec.workload import Workload
 from perfmodel.stages.layers import rounding
 from perfmodel.stages.schedule import forwards
 
+MOST_SECONDS = 3600
 ASSUMED_FIELDS = ("task", "width", "height", "frames", "fps", "steps", "guidance", "text_tokens")
 
 
@@ -44,16 +45,19 @@ def resolve(model: ModelSpec, workload: Workload) -> Request:
     """Fill in the model's defaults for the task.
 
     Raises:
-        BadInput: a task that the model does not have, or a length given twice.
+        BadInput: a task that the model does not have, images that it does not take (or lacks), a
+            length given twice or too long.
     """
     task = choose_task(model, workload)
     defaults = model.tasks[task]
+    _check_images(model, workload, task)
     fps = workload.fps or defaults.fps
     frames = workload.frames
     if workload.seconds is not None:
         if frames is not None:
             raise BadInput(_two_lengths(workload))
         frames = max(1, round(workload.seconds * fps))
+    _check_length(frames or defaults.frames, fps, defaults.fps)
     given = {
         "task": workload.task,
         "width": workload.width,
@@ -267,6 +271,34 @@ def _two_lengths(workload: Workload) -> Problem:
         value=str(workload.seconds),
         suggestions=(f"--frames {workload.frames}",),
     )
+
+
+def _check_images(model: ModelSpec, workload: Workload, task: str) -> None:
+    """A task with a condition image needs one, a task without takes none."""
+    images, condition = workload.input_images, model.tasks[task].condition
+    if images is None or (images > 0) == (condition in ("image", "clip")):
+        return
+    if condition == "video" or (images == 0 and condition == "none"):
+        return
+    takes = "takes none" if images else "needs 1 or more"
+    others = [n for n, t in model.tasks.items() if images and t.condition in ("image", "clip")]
+    hint = f"try --task {others[0]}" if others else "leave out --input-images"
+    message = f"--input-images {images}: {model.slug} {task} {takes}; {hint}"
+    again = tuple(f"--task {name}" for name in others)
+    legal = ("0",) if images else ("1 or more",)
+    raise BadInput(Problem("input-images", message, "--input-images", str(images), legal, again))
+
+
+def _check_length(frames: int, fps: float, usual_fps: float) -> None:
+    """As long as --seconds may be, at most."""
+    if frames / fps <= MOST_SECONDS:
+        return
+    message = (
+        f"{frames} frames at --fps {fps:g} last {frames / fps:.4g} s; legal: up to "
+        f"{MOST_SECONDS:,} s; try --fps {usual_fps:g}"
+    )
+    again = (f"--fps {usual_fps:g}",)
+    raise BadInput(Problem("fps", message, "--fps", f"{fps:g}", suggestions=again))
 
 
 def _distilled_notes(model: ModelSpec, workload: Workload) -> tuple[Problem, ...]:

@@ -134,6 +134,8 @@ class Facts:
         return next((found for pattern, found in self.models if re.match(pattern, slug)), None)
 
 
+FIRST_DAY = "2024-01-01"
+"""None of these engines had a release before."""
 _DATE = re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?$")
 
 
@@ -152,7 +154,7 @@ def resolve_version(facts: Facts, text: str | None, dated: str | None = None) ->
     asked = text if text is not None else str(dated)
     if asked in facts.releases:
         return Version(asked, facts.releases[asked])
-    if _is_day(asked):
+    if _is_day(asked) and asked >= FIRST_DAY:
         return Version(f"main at {asked}", asked if len(asked) > 7 else f"{asked}-28")
     if re.match(r"v?\d+\.\d+", asked):
         return Version(asked, day, problems=(_nearest(facts, asked, label),))
@@ -161,7 +163,7 @@ def resolve_version(facts: Facts, text: str | None, dated: str | None = None) ->
     raise BadInput(
         Problem(
             "engine-version",
-            f'"{asked}" is neither a {facts.title} version nor a day; legal: '
+            f'"{asked}" is neither a {facts.title} version nor a day from {FIRST_DAY} on; legal: '
             f"{', '.join(facts.releases)} or a day such as {day}; try --engine {facts.name}",
             field="--engine",
             value=asked,

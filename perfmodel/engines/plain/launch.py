@@ -10,7 +10,7 @@ from typing import Any
 
 from perfmodel.engines.base import Launch
 from perfmodel.errors import BadInput, Problem
-from perfmodel.spec.parallel import ParallelConfig
+from perfmodel.spec.parallel import MOST_DEGREE, ParallelConfig, check_ranks, degree_of
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _FALSE = ("false", "0", "no", "off")
@@ -67,8 +67,10 @@ def read(grammar: Grammar, argv: Sequence[str]) -> Launch:
     gpus = degrees.pop("num_gpus", None)
     if problems:
         raise BadInput(*problems)
+    parallel = _parallel(degrees)
+    check_ranks(parallel)
     return Launch(
-        parallel=_parallel(degrees),
+        parallel=parallel,
         options=options,
         model=model,
         num_gpus=gpus,
@@ -138,17 +140,17 @@ def _pairs(
 def _degree(
     grammar: Grammar, flag: str, value: str, degrees: dict[str, int], problems: list[Problem]
 ) -> None:
-    if not value.isdecimal() or int(value) < 1:
+    if (degree := degree_of(value)) is None:
         problems.append(
             Problem(
                 "launch-value",
-                f'"{value}" for {flag} is not a positive whole number',
+                f'"{value}" for {flag} is not a whole number from 1 to {MOST_DEGREE:,}; try 2',
                 field="--parallel",
                 value=value,
             )
         )
         return
-    degrees[grammar.degrees[flag]] = int(value)
+    degrees[grammar.degrees[flag]] = degree
 
 
 def _unknown(grammar: Grammar, flag: str) -> Problem:

@@ -13,7 +13,7 @@ from typing import Any
 
 from perfmodel.engines.base import Launch
 from perfmodel.errors import BadInput, Problem
-from perfmodel.spec.parallel import ParallelConfig
+from perfmodel.spec.parallel import MOST_DEGREE, ParallelConfig, check_ranks, degree_of
 
 _DEGREES = {
     "--usp": "ulysses",
@@ -117,6 +117,7 @@ def read_launch(argv: Sequence[str]) -> Launch:
     parallel = _parallel(reading)
     if reading.problems:
         raise BadInput(*reading.problems)
+    check_ranks(parallel)
     if not reading.omni:
         reading.warnings.append(
             Problem(
@@ -245,10 +246,12 @@ def _special(flag: str, value: str, reading: _Reading) -> None:
 
 def _degree(flag: str, value: str, reading: _Reading) -> None:
     automatic = flag == "--hsdp-shard-size" and value == "-1"
-    if not automatic and (not value.isdecimal() or int(value) < 1):
-        reading.problems.append(_bad_value(flag, value, "a positive whole number"))
+    degree = -1 if automatic else degree_of(value)
+    if degree is None:
+        legal = f"a whole number from 1 to {MOST_DEGREE:,}"
+        reading.problems.append(_bad_value(flag, value, legal))
         return
-    reading.degrees[_DEGREES[flag]] = int(value)
+    reading.degrees[_DEGREES[flag]] = degree
 
 
 def _text_option(flag: str, value: str, reading: _Reading) -> None:

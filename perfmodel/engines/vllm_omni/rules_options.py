@@ -93,11 +93,11 @@ def _attention_problem(ctx: Context, config: ParallelConfig) -> Problem:
     clash = (
         f"has no kernel for {ctx.device or ctx.device_family}"
         if given in BACKENDS
-        else f"is none of the {len(BACKENDS)} backends of vllm-omni"
+        else "is no backend of vllm-omni"
     )
     return Problem(
         "attention-backend",
-        f"attention {given} {clash}; legal: {words(have)}; try --attention {near[0]}",
+        f"--attention {given} {clash}; legal here: {words(have)}; try --attention {near[0]}",
         field="--attention",
         value=given,
         legal_values=have,

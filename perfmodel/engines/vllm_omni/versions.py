@@ -134,6 +134,16 @@ def _on(day: str) -> Version:
                 value=day,
             )
         )
+    first = min(RELEASES.values())
+    if f"{year}-{month}-{date}" < first:
+        message = (
+            f"{day} is before {first}, the first day whose vLLM-Omni behaviour is known; legal: "
+            f"{first} and later; try --engine vllm-omni@{first}"
+        )
+        again = (f"--engine vllm-omni@{first}",)
+        raise BadInput(
+            Problem("engine-version", message, "--engine", day, (f"{first} and later",), again)
+        )
     return Version(f"main at {day}", f"{year}-{month}-{date}")
 
 
