@@ -25,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # otherwise pydantic reads the entry points of every installed package to look for plugins
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from perfmodel.cli.app import run
+    from perfmodel.cli.output import open_streams
 
+    open_streams()
     code = run(list(sys.argv[1:] if argv is None else argv))
     sys.exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import re
 from collections.abc import Sequence
@@ -15,9 +16,10 @@ import typer.core
 import typer.main
 
 from perfmodel.cli import INTERRUPTED, PROGRAM
-from perfmodel.cli.output import emit_refusal, put, quiet_pipe
+from perfmodel.cli.output import emit_refusal, put, quiet_pipe, unwritable
 from perfmodel.errors import BadInput, PerfmodelError, Problem
 
+UNWRITABLE = (errno.EBADF, errno.ENOSPC, errno.EIO)
 NO_COMMAND = re.compile(r"No such command '(.*?)'")
 GROUPS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "decide": (
@@ -155,6 +157,10 @@ def run(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         quiet_pipe()
         return 0
+    except OSError as error:
+        if error.errno not in UNWRITABLE or error.filename is not None:
+            raise
+        return emit_refusal(unwritable(error), as_json)
     except Exception as error:
         if not _is_usage_error(error):
             raise

@@ -10,7 +10,7 @@ import typer
 
 from perfmodel.cli import complete
 from perfmodel.cli.flags import Flag
-from perfmodel.cli.given import Given, given
+from perfmodel.cli.given import Given, given, repeated
 from perfmodel.errors import BadInput, PerfmodelError, Problem
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Run = Callable[[Given], int]
 TYPES: dict[str, Any] = {
-    "text": str | None,
+    "text": list[str] | None,
     "switch": bool | None,
     "list": list[str] | None,
     "files": list[str] | None,
@@ -38,7 +38,7 @@ def flag_command(
         def command(ctx: typer.Context, **raw: Any) -> None:
             launch = ctx.find_root().obj or ()
             typed = given(raw, flags, ctx.info_name or "", launch)
-            raise typer.Exit(_run(run, typed, kind))
+            raise typer.Exit(_run(run, typed, kind, repeated(raw, flags)))
 
         command.__doc__ = run.__doc__
         _set_parameters(command, flags)
@@ -47,13 +47,20 @@ def flag_command(
     return decorate
 
 
-def _run(run: Run, typed: Given, kind: Callable[[], type[Document]] | None) -> int:
+def _run(
+    run: Run,
+    typed: Given,
+    kind: Callable[[], type[Document]] | None,
+    problems: Sequence[Problem] = (),
+) -> int:
     from perfmodel.cli.output import emit_refusal, put
 
     full = typed
     try:
         _check_launch(typed)
         full = typed.with_config()
+        if found := (*problems, *full.empty()):
+            raise BadInput(*found)
         if full.on("dump_config"):
             put(full.dump())
             return 0

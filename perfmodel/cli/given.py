@@ -41,6 +41,19 @@ class Given:
         value = self.values.get(key)
         return value if isinstance(value, tuple) else ()
 
+    def empty(self) -> list[Problem]:
+        """Flags that were given no text."""
+        found = []
+        for flag in self.flags:
+            value = self.values.get(flag.key)
+            if isinstance(value, str) and not value.strip():
+                example = flag.default or flag.example
+                hint = f"try --{flag.name} {example}" if example else "leave it out"
+                again = (f"--{flag.name} {example}",) if example else ()
+                message = f"--{flag.name} is empty; {hint}"
+                found.append(Problem(flag.name, message, f"--{flag.name}", "", suggestions=again))
+        return found
+
     def with_values(self, changes: Mapping[str, Value]) -> Given:
         """The same with some flags replaced."""
         return replace(self, values={**self.values, **changes})
@@ -81,12 +94,27 @@ def given(
     values: dict[str, Value] = {}
     for flag in flags:
         value = raw.get(flag.key)
-        repeated = flag.kind in ("list", "files")
-        if repeated and value:
+        many = flag.kind in ("list", "files")
+        if many and value:
             values[flag.key] = tuple(value)
-        elif value is not None and not repeated:
+        elif isinstance(value, list | tuple):
+            if value and not many:
+                values[flag.key] = value[-1]
+        elif value is not None and not many:
             values[flag.key] = value
     return Given(values, tuple(flags), command, tuple(launch))
+
+
+def repeated(raw: Mapping[str, Any], flags: Sequence[Flag]) -> list[Problem]:
+    """Flags that take one value and were given several."""
+    found = []
+    for flag in flags:
+        texts = raw.get(flag.key)
+        if flag.kind == "text" and isinstance(texts, list | tuple) and len(set(texts)) > 1:
+            stated = " and ".join(f"--{flag.name} {text}" for text in dict.fromkeys(texts))
+            message = f"{stated} are both given; give --{flag.name} once"
+            found.append(Problem("flag", message, f"--{flag.name}", str(texts[-1])))
+    return found
 
 
 def _read_config(path: Path, flags: Sequence[Flag]) -> Iterator[tuple[str, Value]]:

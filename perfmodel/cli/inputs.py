@@ -49,6 +49,8 @@ STAGE_ALIASES = {
 }
 STAGES = ("text_encode", "vae_encode", "denoise", "vae_decode", "transfer", "video_encode")
 MEMORY_GIB = (0.0, MEGA)
+MOST_SKIPPED = 0.99
+MOST_MS = TERA
 GPU_CHOICES = "--any-gpus"
 
 
@@ -273,7 +275,7 @@ def _cache(text: str) -> float:
     value = number(rest if equals else text)
     if (equals and name.strip() not in ("skip", "cache_skip")) or value is None:
         raise refuse("cache", text, "is neither none nor skip=RATIO", "none, skip=0 to skip=0.99")
-    if not 0 <= value < 1:
+    if not 0 <= value <= MOST_SKIPPED:
         raise refuse("cache", text, "skips an impossible share", "skip=0 to skip=0.99")
     return value
 
@@ -332,8 +334,9 @@ def read_stage_times(given: Given, key: str) -> dict[str, float]:
     for name, text in (collect(lambda: pairs(given, key)) or {}).items():
         stage = collect(lambda name=name: stage_name(key, name))  # type: ignore[misc]
         value = number(text)
-        if value is None or value < 0:
-            collect.problems.extend(refuse(key, f"{name}={text}", "is not a time in ms").problems)
+        if value is None or not 0 <= value <= MOST_MS:
+            bad = refuse(key, f"{name}={text}", "is not a time in ms", f"0 to {MOST_MS:,g}")
+            collect.problems.extend(bad.problems)
         elif stage is not None:
             found[stage] = value
     collect.finish()

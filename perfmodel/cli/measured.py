@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfmodel.cli.inputs import stage_name
+from perfmodel.cli.inputs import MOST_MS, stage_name
 from perfmodel.cli.values import number
 from perfmodel.errors import BadInput, Problem
 from perfmodel.files import Unreadable, is_file, read_text
@@ -55,7 +55,7 @@ def _pairs(text: str) -> dict[str, float]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, raw = part.partition("=")
         value = number(raw)
-        if value is None or value < 0:
+        if value is None or not 0 <= value <= MOST_MS:
             raise _nothing(part, "is not STAGE=MS")
         found[stage_name("measured", name, FURTHER)] = value
     return found

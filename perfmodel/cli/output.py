@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from perfmodel.report.render import Format
 
 DEFAULT_COLUMNS = 100
+WRITTEN = (".json", ".csv", ".md", ".txt")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|[+-]?inf(inity)?", re.IGNORECASE)
 SUFFIXES: dict[str, Format] = {".json": "json", ".csv": "csv", ".md": "md"}
 
 
@@ -52,13 +57,13 @@ def read_target(given: Given, commands: int | None = None) -> Target:
     color = collect(lambda: choice("color", given.text("color") or "auto", COLORS))
     operators = collect(lambda: whole(given, "operators", 0, 10_000))
     shown = collect(lambda: _commands(given, commands))
-    path = given.text("out")
+    path = collect(lambda: out_path(given))
     collect.finish()
     count, folder = shown or (commands, None)
     terminal = sys.stdout.isatty() and path is None
     return Target(
         form=form or "table",
-        path=Path(path) if path else None,
+        path=path,
         color=color == "always" or (color == "auto" and terminal and not no_color()),
         ascii_only=path is None and not _is_utf8(sys.stdout.encoding),
         width=shutil.get_terminal_size().columns if terminal else DEFAULT_COLUMNS,
@@ -67,6 +72,37 @@ def read_target(given: Given, commands: int | None = None) -> Target:
         folder=folder,
         operators=10 if operators is None else operators,
     )
+
+
+def out_path(given: Given) -> Path | None:
+    """Where ``--out`` says; a file that is no answer of ours is left alone.
+
+    Raises:
+        BadInput: no name of a file, or a file that another program wrote.
+    """
+    text = given.text("out")
+    if text is None:
+        return None
+    if "\0" in text:
+        raise refuse("out", text.replace("\0", "\\0"), "holds a NUL byte; try a plain file name")
+    path = Path(text)
+    try:
+        foreign = path.is_file() and not _is_ours(path, given.command == "plan")
+    except OSError as error:
+        raise refuse("out", text, f"cannot be written: {error.strerror}") from None
+    if foreign:
+        raise refuse("out", text, "is a file that perfmodel did not write; remove it first")
+    return path
+
+
+def _is_ours(path: Path, to_folder: bool) -> bool:
+    """An empty file, or one with the suffix of an answer; JSON has the fields of one too."""
+    suffix = path.suffix.lower()
+    if path.stat().st_size == 0:
+        return not to_folder or suffix in WRITTEN
+    if suffix == ".json":
+        return b'"schema_version"' in path.read_bytes()
+    return suffix in WRITTEN
 
 
 COLORS = ("auto", "always", "never")
@@ -100,6 +136,9 @@ def _commands(given: Given, default: int | None) -> tuple[int | None, Path | Non
     if text is None:
         return default, None
     last = text.strip().removeprefix("1-")
+    if not last or "\0" in text or (NUMBER.fullmatch(last) and not last.lstrip("+-").isdecimal()):
+        shown = text.replace("\0", "\\0")
+        raise refuse("commands", shown, "is neither a count nor a folder", ("0 to 999", "a folder"))
     if last.lstrip("+-").isdecimal():
         count = whole(given.with_values({"commands": last}), "commands", 0, 999)
         return count or 0, None
@@ -139,16 +178,17 @@ def put(text: str, path: Path | None = None) -> None:
     """Text to a file, or to stdout; a closed pipe is quiet.
 
     Raises:
-        BadInput: the file cannot be written.
+        BadInput: the file, or stdout, cannot be written.
     """
     if path is not None:
         try:
             path.write_text(text, encoding="utf-8")
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
             raise BadInput(
                 Problem(
                     "out",
-                    f"--out {path} cannot be written: {error.strerror}",
+                    f"--out {path} cannot be written: {reason}",
                     field="--out",
                     value=str(path),
                 )
@@ -163,11 +203,45 @@ def put(text: str, path: Path | None = None) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         quiet_pipe()
+    except OSError as error:
+        raise unwritable(error) from None
 
 
 def quiet_pipe() -> None:
     """The reader of stdout has gone: send the rest nowhere, also what Python flushes at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, AttributeError, ValueError):
+        sys.stdout = io.StringIO()
+
+
+def unwritable(error: OSError) -> BadInput:
+    """The line for a full or closed stdout; nothing more is written there."""
+    quiet_pipe()
+    message = f"stdout cannot be written: {error.strerror}; try --out FILE or another place"
+    return BadInput(Problem("stdout", message, "stdout"))
+
+
+class Closed(io.TextIOBase):
+    """Stands for a stdout that was closed before the start: any text is an error."""
+
+    encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        """Refuse.
+
+        Raises:
+            OSError: always.
+        """
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+def open_streams() -> None:
+    """Streams that the caller closed: stdout refuses text, stderr drops it."""
+    if sys.stdout is None:
+        sys.stdout = Closed()
+    if sys.stderr is None:
+        sys.stderr = io.StringIO()
 
 
 def say(line: str) -> None:
@@ -200,7 +274,10 @@ def emit_refusal(error: PerfmodelError, as_json: bool, kind: type[Document] | No
     if as_json:
         from perfmodel.report.answer import Answer, refusal
 
-        put(refusal(error, kind or Answer).model_dump_json() + "\n")
+        try:
+            put(refusal(error, kind or Answer).model_dump_json() + "\n")
+        except BadInput as unwritten:
+            warn(unwritten.problems)
     return error.exit_code
 
 

@@ -42,23 +42,30 @@ class Collector:
             raise BadInput(*dict.fromkeys(self.problems))
 
 
-def refuse(key: str, value: str, what: str, legal: str = "", try_: str | None = None) -> BadInput:
-    """``error[frames]: --frames 0 is ...; legal: ...; try --frames 189``."""
+def refuse(
+    key: str, value: str, what: str, legal: str | Sequence[str] = (), try_: str | None = None
+) -> BadInput:
+    """``error[frames]: --frames 0 is ...; legal: ...; try --frames 189``.
+
+    A `key` without a flag of its own is one of ``--option``.
+    """
     name = BY_KEY[key].name if key in BY_KEY else key
+    flag = f"--{name} " if key in BY_KEY else f"--option {key}="
+    choices = tuple(filter(None, (legal,))) if isinstance(legal, str) else tuple(legal)
     example = try_ if try_ is not None else BY_KEY[key].example if key in BY_KEY else ""
-    parts = [f"--{name} {value or chr(34) * 2} {what}"]
-    if legal:
-        parts.append(f"legal: {legal}")
+    parts = [f"{flag}{value or chr(34) * 2} {what}"]
+    if choices:
+        parts.append(f"legal: {', '.join(choices)}")
     if example:
-        parts.append(f"try --{name} {example}")
-    suggestions = (f"--{name} {example}",) if example else ()
+        parts.append(f"try {flag}{example}")
+    suggestions = (f"{flag}{example}",) if example else ()
     return BadInput(
         Problem(
             name,
             "; ".join(parts),
-            field=f"--{name}",
+            field=flag.rstrip(),
             value=value,
-            legal_values=(legal,) if legal else (),
+            legal_values=choices,
             suggestions=suggestions,
         )
     )
@@ -108,7 +115,7 @@ def choice(key: str, text: str, legal: Sequence[str]) -> str:
         return found
     near = get_close_matches(_fold(text), by_folded, n=1, cutoff=0.4)
     best = by_folded[near[0]] if near else legal[0]
-    raise refuse(key, text, "is unknown", ", ".join(legal), best)
+    raise refuse(key, text, "is unknown", legal, best)
 
 
 def _fold(text: str) -> str:
@@ -120,7 +127,7 @@ def switch(key: str, text: str) -> bool:
     folded = _fold(text)
     if folded in TRUE or folded in FALSE:
         return folded in TRUE
-    raise refuse(key, text, "is neither on nor off", "on, off", f"{key}=on")
+    raise refuse(key, text, "is neither on nor off", ("on", "off"), "on")
 
 
 def size(given: Given) -> tuple[int, int] | None:
@@ -139,11 +146,13 @@ def size(given: Given) -> tuple[int, int] | None:
 
 
 def pairs(given: Given, key: str) -> dict[str, str]:
-    """``KEY=VALUE`` texts of a flag that may be repeated; commas separate several."""
+    """``KEY=VALUE`` texts of a flag that may be repeated; a key has one value."""
     found: dict[str, str] = {}
     for text in given.many(key):
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
             raise refuse(key, text, "is not KEY=VALUE")
-        found[name.strip()] = value.strip()
+        if found.setdefault(name.strip(), value.strip()) != value.strip():
+            twice = f"and {found[name.strip()]} are both given for {name.strip()}; give one"
+            raise refuse(key, text, twice, try_="")
     return found
