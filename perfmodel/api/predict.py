@@ -213,10 +213,11 @@ def _answer(
     case = int(denoise.index[0])
     bound_s = sum(float(line.roof_s[case]) for line in denoise.lines)
     share = record.provenance_share
+    said = {problem.rule_id for problem in found}
     warnings = [
         *header.base_warnings(session),
         *(problem for problem in found if problem.severity == "warning"),
-        *header.idle_warning(session, config),
+        *(() if "idle-gpus" in said else header.idle_warning(session, config)),
         *header.prior_warning(session, share),
     ]
     stages = _stage_rows(table, record, measured)

@@ -47,7 +47,24 @@ def command(given: Given) -> int:
     collect.finish()
     assert target is not None
     assert varied is not None
-    return emit(side_by_side(given, varied), target, time.perf_counter() - started)
+    answer = side_by_side(given, varied)
+    code = emit(answer, target, time.perf_counter() - started)
+    return limit_of(answer, given) if code == 0 else code
+
+
+def limit_of(answer: CompareAnswer, given: Given) -> int:
+    """Exit code 0 when a case is as fast as its ``--max-latency``, else a line and 5."""
+    from perfmodel.cli.output import say
+    from perfmodel.cli.recommend import LIMIT_MISSED
+    from perfmodel.cli.values import number
+
+    for row in answer.rows:
+        limit = number(row.values.get("max_latency") or given.text("max_latency") or "")
+        took = row.prediction.latency_ms if row.prediction else None
+        if limit is None or (took is not None and took <= limit):
+            return 0
+    say("error[max-latency]: no case is as fast as its --max-latency; vary gpus, steps or size")
+    return LIMIT_MISSED
 
 
 def side_by_side(given: Given, varied: dict[str, tuple[str, ...]]) -> CompareAnswer:
@@ -97,14 +114,15 @@ def read_vary(given: Given) -> dict[str, tuple[str, ...]]:
     for text in given.many("vary"):
         name, _, values = text.partition("=")
         key = name.strip().removeprefix("--").replace("-", "_")
-        parts = tuple(filter(None, (part.strip() for part in _split(key, values))))
+        parts = tuple(part.strip() for part in _split(key, values))
         if key not in {flag.key for flag in CASES}:
             problems.append(_unknown(name.strip()))
-        elif not parts:
+        elif not all(parts):
+            what = "has an empty value" if any(parts) else "names no values"
             problems.append(
                 Problem(
                     "vary",
-                    f'--vary "{text}" names no values; try --vary {BY_KEY[key].name}=V1,V2',
+                    f'--vary "{text}" {what}; try --vary {BY_KEY[key].name}=V1,V2',
                     field="--vary",
                     value=text,
                 )

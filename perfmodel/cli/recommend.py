@@ -33,10 +33,11 @@ def command(given: Given) -> int:
     collect = Collector()
     target = collect(lambda: read_target(given))
     if given.text("engine") == ANY_ENGINE and target is not None:
-        from perfmodel.cli.compare import side_by_side
+        from perfmodel.cli.compare import limit_of, side_by_side
 
-        varied = {"engine": SERVING_ENGINES}
-        return emit(side_by_side(given, varied), target, time.perf_counter() - started)
+        compared = side_by_side(given, {"engine": SERVING_ENGINES})
+        code = emit(compared, target, time.perf_counter() - started)
+        return limit_of(compared, given) if code == 0 else code
     inputs = collect(lambda: read_inputs(given))
     collect.finish()
     assert target is not None

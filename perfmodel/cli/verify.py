@@ -105,6 +105,11 @@ def from_results(given: Given) -> int:
 
     records, bad = read_results(paths)
     plan = _plan(given, paths[0])
+    if not records:
+        names = ", ".join(map(str, paths))
+        message = f"nothing in the results can be used: no run record in {names}"
+        hint = "try --from sweep/results.jsonl, or perfmodel records convert"
+        raise BadInput(*bad, Problem("results", f"{message}; {hint}", "--from", names))
     session, asked = _session(given, plan, records)
     answer = verify(
         session,
