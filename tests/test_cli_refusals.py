@@ -90,6 +90,7 @@ def test_the_first_known_day_is_answered():
     assert engine("vllm-omni").version("2026-02-01").date == "2026-02-01"
     with pytest.raises(BadInput):
         engine("vllm-omni").version("2026-01-31")
+    assert engine("vllm-omni").version(None, "2025-12-28").date == "2026-02-01"
 
 
 def test_the_same_value_twice_is_one(capsys):

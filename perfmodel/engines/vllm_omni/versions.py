@@ -100,14 +100,14 @@ def resolve_version(text: str | None, dated: str | None = None) -> Version:
         BadInput: neither a version nor a date, and no `dated`.
     """
     if text is None:
-        return Version(label_of(PINNED), RELEASES[PINNED], PINNED) if dated is None else _on(dated)
+        return Version(label_of(PINNED), RELEASES[PINNED], PINNED) if dated is None else _dated(dated)
     if _DATE.match(text):
         return _on(text)
     if match := _RELEASE.match(text):
         wanted = (int(match[1]), int(match[2]), int(match[3] or 0))
         return _nearest(text, wanted, match["rest"] or "")
     if dated is not None and _DATE.match(dated):
-        return _on(dated)
+        return _dated(dated)
     names = tuple(map(label_of, RELEASES))
     raise BadInput(
         Problem(
@@ -120,6 +120,11 @@ def resolve_version(text: str | None, dated: str | None = None) -> Version:
             suggestions=(f"vllm-omni@{names[-1]}",),
         )
     )
+
+
+def _dated(day: str) -> Version:
+    """A record's day; one before the first known release has the behaviour of that release."""
+    return _on(max(day, min(RELEASES.values())))
 
 
 def _on(day: str) -> Version:
