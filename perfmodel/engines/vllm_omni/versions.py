@@ -100,7 +100,9 @@ def resolve_version(text: str | None, dated: str | None = None) -> Version:
         BadInput: neither a version nor a date, and no `dated`.
     """
     if text is None:
-        return Version(label_of(PINNED), RELEASES[PINNED], PINNED) if dated is None else _dated(dated)
+        return (
+            Version(label_of(PINNED), RELEASES[PINNED], PINNED) if dated is None else _dated(dated)
+        )
     if _DATE.match(text):
         return _on(text)
     if match := _RELEASE.match(text):
