@@ -33,7 +33,7 @@ def refusals(capsys) -> list[str]:
         (["predict", "--parallel=hsdp99999x99999"], ("error[degree]", "9,999,800,001 ranks")),
         (["predict", "--set=denoise=1e308"], ("error[set]", "1e308", "0 to 1e+12")),
         (["predict", "--measured=denoise=1e308"], ("error[measured]", "1e308")),
-        (["predict", "--engine=vllm-omni@1999-01-01"], ("1999-01-01", "2026-02-01", "--engine")),
+        (["predict", "--engine=vllm-omni@1999-01-01"], ("1999-01-01", "2025-12-01", "--engine")),
         (["predict", "--engine=xdit@1999-01-01"], ("1999-01-01", "2024-01-01", "--engine")),
         (["recommend", "--fps=1e-9"], ("error[fps]", "--fps 1e-09", "3,600 s", "try --fps 24")),
         (["recommend", "--task=i2v", "--input-images=0"], ("--input-images 0", "needs 1 or more")),
@@ -87,10 +87,10 @@ def test_ranks_up_to_the_bound_are_read():
 
 
 def test_the_first_known_day_is_answered():
-    assert engine("vllm-omni").version("2026-02-01").date == "2026-02-01"
+    assert engine("vllm-omni").version("2025-12-01").date == "2025-12-01"
     with pytest.raises(BadInput):
-        engine("vllm-omni").version("2026-01-31")
-    assert engine("vllm-omni").version(None, "2025-12-28").date == "2026-02-01"
+        engine("vllm-omni").version("2025-11-30")
+    assert engine("vllm-omni").version(None, "2025-11-01").date == "2025-12-01"
 
 
 def test_the_same_value_twice_is_one(capsys):

@@ -27,6 +27,8 @@ RELEASES: dict[Release, str] = {
     (0, 28, 0): "2026-08-31",
     (0, 30, 0): "2026-09-25",
 }
+FIRST_DAY = "2025-12-01"
+"""No days before: the main branch of this month has no feature of `FEATURES` yet."""
 PINNED: Release = (0, 30, 0)
 _PULL = "https://github.com/vllm-project/vllm-omni/pull/"
 
@@ -125,8 +127,8 @@ def resolve_version(text: str | None, dated: str | None = None) -> Version:
 
 
 def _dated(day: str) -> Version:
-    """A record's day; one before the first known release has the behaviour of that release."""
-    return _on(max(day, min(RELEASES.values())))
+    """A record's day; one before the first known day has the behaviour of that day."""
+    return _on(max(day, FIRST_DAY))
 
 
 def _on(day: str) -> Version:
@@ -141,7 +143,7 @@ def _on(day: str) -> Version:
                 value=day,
             )
         )
-    first = min(RELEASES.values())
+    first = FIRST_DAY
     if f"{year}-{month}-{date}" < first:
         message = (
             f"{day} is before {first}, the first day whose vLLM-Omni behaviour is known; legal: "
