@@ -8,12 +8,11 @@ same record with other numbers; the tags (`Rows`, `Split`, `Role`) say what each
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
-
-from perfmodel.frozen import dataclass
 
 Ints = int | NDArray[np.int64]
 Floats = float | NDArray[np.floating]

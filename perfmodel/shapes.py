@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from perfmodel.errors import Problem
-from perfmodel.frozen import dataclass
 from perfmodel.ops import Ints
 
 

@@ -7,13 +7,13 @@ a machine described by its cables is solved on its graph (`perfmodel.topology_gr
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from perfmodel.frozen import dataclass
 from perfmodel.spec.hardware import Device, System, value_of
 from perfmodel.units import GIGA
 

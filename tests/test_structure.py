@@ -11,7 +11,6 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "perfmodel"
 
 ROOMS = (
-    ("frozen",),
     ("units", "errors", "version"),
     ("files",),
     ("spec",),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from perfmodel.api.session import Session
-from perfmodel.frozen import dataclass
 from perfmodel.memory import PARTS, PHASES, STATUS, MemoryTable
 from perfmodel.pipeline.evaluate import STAGES, Evaluation
 from perfmodel.pipeline.lines import Column, Line

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from perfmodel.api.asked import as_options, as_system, as_workload
 from perfmodel.cost.machine import Machine
 from perfmodel.engines.base import Behaviour, Context, Engine, Version
 from perfmodel.errors import MissingData, PerfmodelError, Problem, Refused
-from perfmodel.frozen import dataclass
 from perfmodel.pipeline.evaluate import Job
 from perfmodel.shapes import Shape
 from perfmodel.spec.hardware import System

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
 from importlib import import_module
@@ -16,7 +17,6 @@ import yaml
 from perfmodel import files
 from perfmodel.catalog.problems import validated
 from perfmodel.errors import BadInput, PerfmodelError, Problem
-from perfmodel.frozen import dataclass
 from perfmodel.spec.hardware import Device
 
 if TYPE_CHECKING:

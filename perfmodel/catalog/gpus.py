@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from perfmodel.catalog.data import entries, find, load_device, simple, unknown_device
 from perfmodel.errors import BadInput, Problem
-from perfmodel.frozen import dataclass
 from perfmodel.spec.hardware import Device, System, value_of
 from perfmodel.units import GIB, GIGA
 

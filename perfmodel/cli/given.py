@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from perfmodel.cli.flags import Flag, key_of
 from perfmodel.errors import BadInput, Problem
-from perfmodel.frozen import dataclass
 
 Value = str | bool | tuple[str, ...]
 SELF = ("config", "dump_config")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -19,7 +20,6 @@ from perfmodel.cli.values import (
 )
 from perfmodel.errors import BadInput, Problem
 from perfmodel.files import is_file
-from perfmodel.frozen import dataclass
 from perfmodel.spec.workload import Options, Workload
 from perfmodel.units import MEGA, TERA
 

@@ -9,13 +9,13 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfmodel.cli.given import Given
 from perfmodel.cli.values import Collector, choice, refuse, whole
 from perfmodel.errors import BadInput, PerfmodelError, Problem
-from perfmodel.frozen import dataclass
 
 if TYPE_CHECKING:
     from perfmodel.report.answer import Document, Prediction, ProblemInfo

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from perfmodel.cost.fits import Law
 from perfmodel.cost.machine import Machine
 from perfmodel.cost.result import FloatArray, as_float
-from perfmodel.frozen import dataclass
 from perfmodel.ops import Attention
 
 BACKEND_KERNELS: dict[str, tuple[str, ...]] = {

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from perfmodel.errors import BadInput, MissingData, Problem
-from perfmodel.frozen import dataclass
 
 FAMILY_ORDER: dict[str, tuple[str, ...]] = {
     "blackwell": ("blackwell", "hopper", "ampere"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from perfmodel.cost.fits import Law, NamedPrior, load_laws
 from perfmodel.errors import MissingData, Problem
-from perfmodel.frozen import dataclass
 from perfmodel.topology import link_rate
 
 if TYPE_CHECKING:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from perfmodel.frozen import dataclass
 
 FloatArray = NDArray[np.float64]
 

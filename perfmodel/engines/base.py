@@ -8,14 +8,13 @@ message that is formatted only for the configurations that are reported.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.errors import Problem, Severity
-from perfmodel.frozen import dataclass
 from perfmodel.spec.parallel import Layouts, ParallelConfig
 from perfmodel.spec.workload import Options
 from perfmodel.stages.base import Traits

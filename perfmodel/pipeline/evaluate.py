@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from perfmodel.cost.machine import Machine
 from perfmodel.engines.base import Behaviour
-from perfmodel.frozen import dataclass
 from perfmodel.ops import Floats, Ints, Op
 from perfmodel.pipeline.denoise import denoise_stage
 from perfmodel.pipeline.host import plain_stage

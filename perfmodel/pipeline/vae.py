@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.cost.machine import Machine
-from perfmodel.frozen import dataclass
 from perfmodel.ops import Floats, Ints, Op, Pointwise
 from perfmodel.pipeline.lines import (
     DEVICE_KINDS,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.frozen import dataclass
 from perfmodel.ops import Attention, Ints, Op, Pointwise, Role
 from perfmodel.placement import guidance, sequence, tensor, weights
 from perfmodel.placement.precision import quantise

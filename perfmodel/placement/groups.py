@@ -7,9 +7,10 @@ dimension inside; the VAE group is the first ranks of the world.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from perfmodel.frozen import dataclass
 from perfmodel.spec.parallel import IntColumn, Layouts
 
 

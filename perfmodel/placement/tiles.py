@@ -9,12 +9,11 @@ loaded rank in order of falling area, ties to the lowest rank (vLLM-Omni 0.30.0,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-
-from perfmodel.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,11 @@ attention gathers its map, and the result is gathered.  Source: vLLM-Omni 0.30.0
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.frozen import dataclass
 from perfmodel.ops import Attention, Collective, Conv, Floats, Ints, Op, Pointwise, dtype_bytes
 from perfmodel.placement.tiles import Dealing, Tiling, deal
 from perfmodel.shapes import ceil_div

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Literal
 
-from perfmodel.frozen import dataclass
 from perfmodel.report.answer import (
     Answer,
     CompareAnswer,

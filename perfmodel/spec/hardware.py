@@ -6,13 +6,12 @@ Efficiencies do not live here; they are fitted (``calibration/``).
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from perfmodel.errors import MissingData, Problem
-from perfmodel.frozen import dataclass
 from perfmodel.spec.figures import (
     Alternative,
     Bandwidth,

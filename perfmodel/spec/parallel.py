@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.errors import BadInput, Problem
-from perfmodel.frozen import dataclass
 
 IntColumn = NDArray[np.int64]
 

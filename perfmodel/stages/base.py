@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
-from perfmodel.frozen import dataclass
 from perfmodel.ops import Floats, Ints, Op
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec

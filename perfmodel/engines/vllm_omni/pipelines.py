@@ -8,8 +8,7 @@ and ``_hsdp_shard_conditions`` of each transformer, ``PipelineParallelMixin`` an
 from __future__ import annotations
 
 import re
-
-from perfmodel.frozen import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,10 @@ known, else the day of the first release that has the feature (no later than tha
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from perfmodel.engines.base import Version
 from perfmodel.errors import BadInput, Problem
-from perfmodel.frozen import dataclass
 
 Release = tuple[int, int, int]
 
