@@ -22,11 +22,6 @@ PARAMETERS = (
 )
 
 
-def transfer_time_s(latency_s: float, bytes_per_s: float, moved_bytes: object) -> object:
-    """``latency + bytes / rate``."""
-    return latency_s + as_float(moved_bytes) / bytes_per_s
-
-
 def _rate(op: Transfer, machine: Machine) -> tuple[float, float, str]:
     """Rate, latency and provenance of a direction."""
     link = machine.rates.host_link_bytes_per_s

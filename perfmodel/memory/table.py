@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.memory.weights import PHASES
-
 Column = NDArray[np.float64]
 Cube = NDArray[np.float64]
 
@@ -104,14 +102,6 @@ class MemoryTable:
     def tight(self) -> NDArray[np.bool_]:
         """True where a request may run out of memory."""
         return np.asarray(self.fit_status == TIGHT)
-
-    def by_phase(self, index: int) -> dict[str, float]:
-        """Bytes by phase of one configuration."""
-        return dict(zip(PHASES, self.by_phase_bytes[:, index].tolist(), strict=True))
-
-    def at_peak(self, index: int) -> dict[str, float]:
-        """Bytes by part of one configuration at its peak phase."""
-        return dict(zip(PARTS, self.peak_parts_bytes[:, index].tolist(), strict=True))
 
     def take(self, index: NDArray[np.intp] | NDArray[np.bool_]) -> MemoryTable:
         """The selected configurations."""

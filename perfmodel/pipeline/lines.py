@@ -256,16 +256,6 @@ class Stage:
         chosen = [line for line in self.lines if line.kind in kinds and axis in (None, line.axis)]
         return self.by_case(total_s(chosen, self.cases))
 
-    def provenance_s(self) -> dict[str, Column]:
-        """Exposed time by provenance, ``[N]`` each."""
-        names = {line.provenance for line in self.lines}
-        return {
-            name: self.by_case(
-                total_s((line for line in self.lines if line.provenance == name), self.cases)
-            )
-            for name in sorted(names)
-        }
-
 
 def with_lines(stage: Stage, extra: Stage) -> Stage:
     """`stage` with the lines of `extra`, whose single case holds for all configurations."""

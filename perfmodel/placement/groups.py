@@ -66,9 +66,3 @@ def guidance_group(layouts: Layouts) -> Group:
 def shard_group(layouts: Layouts) -> Group:
     """Ranks that share one copy of the block weights (HSDP)."""
     return _group("hsdp", layouts, layouts.hsdp, np.ones_like(layouts.hsdp))
-
-
-def world_group(layouts: Layouts) -> Group:
-    """All ranks of one replica (VAE tiles are gathered over it)."""
-    world = layouts.world_size // layouts.dp
-    return Group("vae", world, np.ones_like(world), layouts.dp)

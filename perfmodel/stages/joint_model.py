@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfmodel.errors import BadInput, Problem
-from perfmodel.ops import Conv, Gemm, Ints, Op, Pointwise, Rows, Split
+from perfmodel.ops import Conv, Gemm, Ints, Op, Rows, Split
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Workload
@@ -263,11 +263,6 @@ def denoise_work(
 def sound_decode(model: ModelSpec, shape: Shape) -> tuple[Op, ...]:
     """Nothing: these models make no sound."""
     return ()
-
-
-def vector_traffic(name: str, sizes: Sizes, width: int) -> Pointwise:
-    """A small activation on one vector an output."""
-    return traffic(name, sizes.vector_rows, (READ_WRITE * width,) * 2)
 
 
 def _conditions(request: Request, workload: Workload) -> int:

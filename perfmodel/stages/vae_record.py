@@ -93,10 +93,6 @@ class Map:
         height, width = function(self.height), function(self.width)
         return replace(self, height=height, width=width, level=self.level + 1)
 
-    def retimed(self, frames: Ints) -> Map:
-        """The same rows and columns on the next level, with other frames."""
-        return replace(self, frames=frames, level=self.level + 1)
-
 
 @dataclass(slots=True)
 class Recorder:

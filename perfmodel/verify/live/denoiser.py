@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,6 @@ from perfmodel.spec.model import TransformerSpec
 from perfmodel.verify.live.attend import Sequence
 from perfmodel.verify.live.block_cosmos import CosmosBlock
 from perfmodel.verify.live.block_wan import WanBlock
-from perfmodel.verify.live.mesh import Mesh
 from perfmodel.verify.live.parts import EPSILON, Weights, rms_norm, rope_tables
 from perfmodel.verify.live.tape import Tape
 
@@ -48,19 +46,6 @@ class Size:
         frames, rows, columns = self.grid
         patch = self.spec.patch
         return (frames // patch[0]) * (rows // patch[1]) * (columns // patch[2])
-
-
-class Denoiser(Protocol):
-    """A transformer cut down to a few blocks."""
-
-    size: Size
-    mesh: Mesh
-
-    def prepare(self, branch: int) -> object:
-        """What the text of a guidance branch becomes before the first step."""
-
-    def forward(self, tape: Tape, latent: torch.Tensor, context: object) -> torch.Tensor:
-        """``[batch, channels, frames, rows, columns]`` to a prediction for each token."""
 
 
 class _Base:
