@@ -223,6 +223,28 @@ def test_throughput_prefers_replicas_where_scaling_is_below_linear():
     assert answer.recommendations[0].num_gpus == 1
     assert answer.throughput_best.num_gpus == 1
     assert answer.throughput_best.replicas == 4
+    best = answer.recommendations[0]
+    assert best.replicas == 4
+    assert best.requests_per_hour == pytest.approx(4 * 3.6e6 / best.latency_ms)
+    assert best.commands.serve.count("vllm serve") == 4
+    assert not any(w.rule_id == "idle-gpus" for w in answer.warnings)
+
+
+@pytest.mark.parametrize(
+    ("changed", "exact"),
+    [
+        ({}, True),
+        ({"attention_backend": "SAGE_ATTN"}, False),
+        ({"cache_skip": 0.3}, False),
+        ({"dtype": "fp8"}, False),
+    ],
+)
+def test_what_changes_the_output_is_lossy(changed, exact):
+    machine = catalog.parse_gpus("1xL40S")
+    answer = api.predict(
+        Workload(model="wan2.1-t2v-1.3b", frames=17), machine, options=Options(**changed)
+    )
+    assert answer.prediction.lossless is exact
 
 
 def test_compare_keeps_the_order_and_measures_against_the_first():

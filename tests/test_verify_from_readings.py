@@ -110,6 +110,10 @@ def test_records_convert_and_verify(tmp_path, capsys):
     question = ["--gpus", "4xB300", "--frames", "189", "--parallel", "cfg2_usp2_vaepp4"]
     out = tmp_path / "results.jsonl"
     assert typed(["records", "convert", *files, *question, "--out", str(out)]) == 0
+    written = out.read_text()
+    assert typed(["records", "convert", *files, *question, "--out", str(out)]) == 2
+    assert "holds something" in capsys.readouterr().err
+    assert out.read_text() == written
     (record,), bad = read_records([out])
     assert not bad
     assert record.measured_ms["server"] == pytest.approx(36_685.0)

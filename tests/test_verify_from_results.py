@@ -384,11 +384,10 @@ def test_a_planned_run_without_a_record_is_said(sweep, capsys):
 
 def test_flags_ask_another_question_than_the_plan(sweep, capsys):
     flags = ["--gpus", "4xB300", "--frames", "93", "--study", "none", "--json"]
-    assert typed(["verify", "--from", str(sweep / "results.jsonl"), *flags]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert {run["status"] for run in answer["runs"]} == {"set aside"}
-    assert all("frames 189, asked 93" in run["reason"] for run in answer["runs"])
-    assert answer["pick"] is None
+    assert typed(["verify", "--from", str(sweep / "results.jsonl"), *flags]) == 2
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["rule_id"] == "results"
+    assert "frames 189, asked 93" in problem["message"]
 
 
 def test_published_results_need_neither_plan_nor_flags(tmp_path, capsys):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from perfmodel import catalog, engines
 from perfmodel.api import header, misfit
 from perfmodel.api.offload import settled
-from perfmodel.api.records import Table, prediction, with_commands
+from perfmodel.api.records import Table, as_replicas, prediction, with_commands
 from perfmodel.api.session import Session, open_session, refusal
 from perfmodel.api.table import (
     Legality,
@@ -104,21 +104,15 @@ def recommend(
     lossy = _lossy_session(session)
     if allow_lossy and lossy is not None:
         variants.append(_rank(build_table(lossy, layouts), objective, use_all_gpus, max_latency_ms))
-    best, records = _top(variants, top)
-    warnings = [
-        *header.base_warnings(session),
-        *config_warnings(session, best.table, int(best.ranking.order[0])),
-        *header.prior_warning(session, records[0].provenance_share),
-    ]
+    best, records = _top(variants, top, objective)
+    found_best = _around_the_best(best, records[0], None if allow_lossy else lossy)
+    scaling = _scaling(ranked)
     return answer.model_copy(
         update={
             "recommendations": tuple(_priced(r, price_per_gpu_hour) for r in records),
-            **_around_the_best(best, None if allow_lossy else lossy),
-            "scaling": _scaling(ranked),
-            "throughput_best": _throughput_best(ranked),
-            "warnings": header.unique(warnings),
-            "trust": header.trust_word(records[0].provenance_share),
-            "evidence": header.evidence(session, catalog.load_fit(session.system.device.id)),
+            "scaling": scaling,
+            "throughput_best": next((row for row in scaling if row.best_throughput), None),
+            **found_best,
         }
     )
 
@@ -184,7 +178,7 @@ def _rank(
     )
 
 
-def _top(variants: Sequence[_Ranked], top: int) -> tuple[_Ranked, list[Prediction]]:
+def _top(variants: Sequence[_Ranked], top: int, objective: str) -> tuple[_Ranked, list[Prediction]]:
     """The first `top` places over all variants, as records, and the variant that won."""
     places = [
         (float(v.ranking.score[row]), number, place, int(row))
@@ -207,6 +201,8 @@ def _top(variants: Sequence[_Ranked], top: int) -> tuple[_Ranked, list[Predictio
             tied_with_best=number > 1 and ranked is best and bool(ranked.ranking.tied[place]),
             why=_why(ranked, row) if number == 1 else None,
         )
+        if objective == "throughput":
+            record = as_replicas(record, ranked.table.session.system.num_gpus)
         shown = number <= COMMANDS_SHOWN
         records.append(with_commands(ranked.table, row, record) if shown else record)
     return best, records
@@ -250,14 +246,19 @@ def _scaling(ranked: _Ranked) -> tuple[ScalingRow, ...]:
     )
 
 
-def _throughput_best(ranked: _Ranked) -> ScalingRow | None:
-    return next((row for row in _scaling(ranked) if row.best_throughput), None)
-
-
-def _around_the_best(best: _Ranked, lossy: Session | None) -> dict[str, object]:
-    row = int(best.ranking.order[0])
+def _around_the_best(best: _Ranked, record: Prediction, lossy: Session | None) -> dict[str, object]:
+    """What the answer says of its first recommendation, by field."""
+    row, session = int(best.ranking.order[0]), best.table.session
     choices = _vae_choices(best.table, row)
+    warnings = [
+        *header.base_warnings(session),
+        *config_warnings(session, best.table, row, record.replicas),
+        *header.prior_warning(session, record.provenance_share),
+    ]
     return {
+        "warnings": header.unique(warnings),
+        "trust": header.trust_word(record.provenance_share),
+        "evidence": header.evidence(session, catalog.load_fit(session.system.device.id)),
         "vae_choices": choices,
         "vae_note": _vae_note(choices),
         "lossy_options": _lossy_options(best.table, row, lossy),

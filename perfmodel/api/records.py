@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -29,6 +29,8 @@ from perfmodel.spec.workload import Options
 from perfmodel.units import GIB, MS_PER_S, S_PER_HOUR
 
 LOSSY_DTYPES = ("fp8", "fp8_block", "int8", "nvfp4")
+LOSSY_BACKENDS = ("SAGE_ATTN", "SAGE_ATTN_3", "FASTVIDEO_VSA", "RAINFUSION_ATTN")
+"""Attention backends that quantise their operands or leave blocks out."""
 
 
 def parallel_info(config: ParallelConfig) -> ParallelInfo:
@@ -63,7 +65,8 @@ def id_suffixes(options: Options) -> tuple[str, ...]:
 
 def is_lossless(options: Options) -> bool:
     """Whether the options leave the output as the bf16 model gives it."""
-    return options.dtype not in LOSSY_DTYPES and options.cache_skip == 0
+    exact = options.dtype not in LOSSY_DTYPES and options.attention_backend not in LOSSY_BACKENDS
+    return exact and options.cache_skip == 0
 
 
 @dataclass(frozen=True)
@@ -262,11 +265,19 @@ def option_values(options: Options, config: ParallelConfig) -> dict[str, object]
     return values
 
 
+def as_replicas(record: Prediction, num_gpus: int) -> Prediction:
+    """`record` on a machine of `num_gpus` that is filled with copies of it."""
+    copies = max(num_gpus // record.num_gpus, 1)
+    hourly = None if record.requests_per_hour is None else record.requests_per_hour * copies
+    return record.model_copy(update={"replicas": copies, "requests_per_hour": hourly})
+
+
 def with_commands(table: Table, row: int, record: Prediction) -> Prediction:
-    """`record` with serve, request and benchmark commands."""
+    """`record` with serve, request and benchmark commands, one server a replica."""
+    config = table.evaluation.layouts.row(row)
     commands = table.session.engine.commands(
         table.session.context,
-        table.evaluation.layouts.row(row),
+        replace(config, dp=config.dp * record.replicas),
         float(table.evaluation.latency_s[row]),
     )
     info = CommandsInfo(

@@ -106,12 +106,7 @@ def open_session(
         else _machine(system, behaviour, own, strict=strict)
     )
     job = Job(
-        model=model,
-        family=family,
-        shape=shape,
-        behaviour=behaviour,
-        machine=machine,
-        spread=spread,
+        model=model, family=family, shape=shape, behaviour=behaviour, machine=machine, spread=spread
     )
     return Session(
         workload=workload,

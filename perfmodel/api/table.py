@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,8 +106,9 @@ def requantised_table(table: Table, session: Session, row: int) -> Table:
     return Table(session, evaluation, memory_of(session, evaluation.layouts), None)
 
 
-def config_warnings(session: Session, table: Table, row: int) -> list[Problem]:
-    """Warnings of the engine about one configuration."""
+def config_warnings(session: Session, table: Table, row: int, replicas: int = 1) -> list[Problem]:
+    """Warnings of the engine about one configuration, or about copies of it."""
     config = table.evaluation.layouts.row(row)
+    config = replace(config, dp=config.dp * replicas)
     found = problems(session.engine.rules(), session.context, config)
     return [problem for problem in found if problem.severity == "warning"]

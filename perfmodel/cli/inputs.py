@@ -51,7 +51,6 @@ STAGES = ("text_encode", "vae_encode", "denoise", "vae_decode", "transfer", "vid
 MEMORY_GIB = (0.0, MEGA)
 MOST_SKIPPED = 0.99
 MOST_MS = TERA
-GPU_CHOICES = "--any-gpus"
 
 
 @dataclass(frozen=True, slots=True)

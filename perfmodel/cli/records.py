@@ -11,6 +11,7 @@ from perfmodel.cli.command import flag_command
 from perfmodel.cli.flags import FILES, OUTPUT, PARALLEL, WORK
 from perfmodel.cli.given import Given
 from perfmodel.errors import BadInput, Problem
+from perfmodel.files import is_file
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Measured runs in the public format."
@@ -41,15 +42,23 @@ def convert(given: Given) -> int:
     if not paths:
         message = "no file is named; try perfmodel records convert headers.txt --gpus 4xB300"
         raise BadInput(Problem("files", message, "FILE"))
-    inputs = read_inputs(given)
+    inputs, path = read_inputs(given), _fresh(given.text("out"))
     config = parse_parallel(given.text("parallel") or "single")[0]
     opened = {k: v for k, v in inputs.settings.items() if k in ("engine", "fit", "strict")}
     session = open_session(inputs.workload, inputs.system, options=inputs.options, **opened)
     record, notes = read_run(paths, session, config)
     warn(notes)
-    out = given.text("out")
-    put(json.dumps(record) + "\n", Path(out) if out else None)
+    put(json.dumps(record) + "\n", path)
     return 0
+
+
+def _fresh(text: str | None) -> Path | None:
+    """Where ``--out`` says, unless something is there."""
+    path = None if text is None else Path(text)
+    if path is not None and is_file(path) and path.stat().st_size:
+        message = f"--out {text} holds something; leave --out away and append with >> {text}"
+        raise BadInput(Problem("out", message, "--out", text))
+    return path
 
 
 app.command("convert")(convert)

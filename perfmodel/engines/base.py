@@ -79,9 +79,7 @@ class Behaviour:
         platform: ``cuda``, ``rocm``, ``npu``; "" when the engine does not run on the device.
         compiled: transformer blocks are compiled (``enforce_eager`` False).
         rank_order: axes from fastest to slowest in the global rank.
-        all_to_alls: exchanges of one Ulysses attention (q, k, v in; output out).
-        ulysses_copies: full copies around each of them.
-        qkv_exchange_fused: whether q, k and v travel in one exchange.
+        ulysses_copies: full copies around each exchange of one Ulysses attention (q, k, v; output).
         ulysses_mode: strict, or advanced_uaa (pads heads, takes uneven sequences).
         auto_pad: zero rows are appended when the tokens do not divide; else it is an error.
         pad_masked: padding builds an attention mask (a slower kernel path).
@@ -91,13 +89,11 @@ class Behaviour:
             has_text_encoder_tp, has_spatial_shard: whether the axis does anything for this model.
         hsdp_breaks_graph: each attention call leaves the compiled graph under HSDP.
         vae_result_on_rank0: the decoded clip exists on rank 0 only; else it is broadcast.
-        vae_patch_tiles: vae_patch > 1 turns tiling on.
         vae_patch_below_world_legal: degrees between 1 and the world size work.
         vae_tile_px, vae_tile_stride_px: tile edge and step in pixels; 0 when not tiled.
         vae_tiling_default: whether a single-rank decode is tiled unless asked otherwise.
         offload_modes: values of the offload option that the pipeline supports.
         cfg_on_distilled_refused: guidance parallelism on one-branch checkpoints is an error.
-        dp_flag_refused: data parallelism is the number of GPUs, never a flag of its own.
         has_ring: ring attention exists where sequence parallelism does.
         legal_degrees: degrees that the pipeline accepts, for axes that it limits by name.
         fused_blocks: hand-written fused kernels replace chains of small ones, compiled or not.
@@ -125,9 +121,7 @@ class Behaviour:
     platform: str = "cuda"
     compiled: bool = True
     rank_order: tuple[str, ...] = ("tp", "ulysses", "ring", "pp", "cfg", "dp")
-    all_to_alls: int = 4
     ulysses_copies: int = 2
-    qkv_exchange_fused: bool = False
     ulysses_mode: str = "strict"
     auto_pad: bool = True
     pad_masked: bool = False
@@ -144,14 +138,12 @@ class Behaviour:
     has_spatial_shard: bool = False
     hsdp_breaks_graph: bool = True
     vae_result_on_rank0: bool = True
-    vae_patch_tiles: bool = True
     vae_patch_below_world_legal: bool = True
     vae_tile_px: int = 256
     vae_tile_stride_px: int = 192
     vae_tiling_default: bool = False
     offload_modes: tuple[str, ...] = ("none", "auto", "text-encoder", "model", "layerwise")
     cfg_on_distilled_refused: bool = True
-    dp_flag_refused: bool = True
     has_ring: bool = True
     legal_degrees: tuple[tuple[str, tuple[int, ...]], ...] = ()
     fused_blocks: bool = False

@@ -142,6 +142,7 @@ class Prediction(Record):
     pipeline_forward_ms: float | None = None
     first_request_ms: float | None = None
     requests_per_hour: float | None = None
+    replicas: int = 1
     gpu_seconds_per_request: float | None = None
     price_per_request: float | None = None
     vs_best_pct: float | None = None

@@ -61,7 +61,7 @@ def _add_answer(page: Page, answer: Answer) -> None:
     best = answer.recommendations[0]
     page.blank()
     if fewer := _fewer_gpus(answer):
-        page.paragraph(fewer, "FEWER GPUS  ")
+        page.paragraph(fewer, "REPLICAS    " if best.replicas > 1 else "FEWER GPUS  ")
     page.paragraph(headline(best, answer.interval_level), "BEST  ")
     page.paragraph(" ".join(filter(None, (_standing(best), _ties(answer)))), indent=6)
     if best.why:
@@ -70,6 +70,11 @@ def _add_answer(page: Page, answer: Answer) -> None:
 
 def _fewer_gpus(answer: Answer) -> str:
     best, total = answer.recommendations[0], answer.system.num_gpus if answer.system else 0
+    if best.replicas > 1:
+        return (
+            f"{best.replicas} servers of {best.config_id} fill the {total} GPUs: "
+            f"{words.significant(best.requests_per_hour, 4)} requests an hour."
+        )
     if best.num_gpus < total:
         return f"{best.config_id} on {best.num_gpus} of {total} GPUs is the best of all."
     for other in answer.recommendations[1:]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Literal
 from perfmodel import catalog
 from perfmodel.api.session import Session
 from perfmodel.engines.base import problems
-from perfmodel.errors import PerfmodelError, Problem
+from perfmodel.errors import BadInput, PerfmodelError, Problem
 from perfmodel.files import Unreadable, parse_json, read_text
 from perfmodel.spec.parallel import ParallelConfig
 from perfmodel.spec.record import RunRecord, read_records
@@ -21,6 +22,8 @@ Kind = Literal["failed", "other", "unreadable", "doubtful", "units"]
 SHAPE = ("width", "height", "frames", "steps")
 FORMAT_KEYS = ("measured_s", "measured_us", "measured", "latency_s", "latency_ms")
 """Keys of other formats: times that would be lost without a word."""
+REASONS = 4
+"""Reasons that one line lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,20 @@ def sort(
         else:
             aside.append(found)
     return taken, aside
+
+
+def refuse_strangers(aside: Sequence[Aside], problems: Sequence[Problem]) -> None:
+    """Nothing to judge where every record belongs to another question.
+
+    Raises:
+        BadInput: in what they differ, each reason once; with `problems` of the files.
+    """
+    if any(item.kind != "other" for item in aside):
+        return
+    reasons = Counter(item.reason for item in aside).most_common(REASONS)
+    lines = "; ".join(f"{count} of {len(aside)}: {reason}" for reason, count in reasons)
+    message = f"no record answers the question ({lines}); try the flags that were measured"
+    raise BadInput(*problems, Problem("results", message, "--from"))
 
 
 def _judge(record: RunRecord, session: Session, include_doubtful: bool) -> Taken | Aside:

@@ -43,7 +43,7 @@ from perfmodel.verify.learned import (
     with_rows,
 )
 from perfmodel.verify.observe import WHOLE_KEYS, key_seconds, key_stages, observations
-from perfmodel.verify.sort import Aside, sort
+from perfmodel.verify.sort import Aside, refuse_strangers, sort
 from perfmodel.verify.titles import source_title
 
 SHOWN_ROWS = 10
@@ -77,6 +77,9 @@ def verify(
 
     Returns:
         The verdict; where nothing fits, the answer that `recommend` gives.
+
+    Raises:
+        BadInput: all records are of other questions.
     """
     session = settled_for(session, candidates)
     taken, aside = sort(records, session, include_doubtful)
@@ -84,6 +87,8 @@ def verify(
         from perfmodel.verify.study import remembered
 
         taken += remembered(study, session, {one.config for one in taken})
+    if not taken:
+        refuse_strangers(aside, problems)
     field = survey(session, objective, candidates)
     if isinstance(field, Answer):
         return field

@@ -80,7 +80,6 @@ BACKENDS = (
     "TRTLLM_ATTN",
     "RAINFUSION_ATTN",
 )
-APPROXIMATE_BACKENDS = frozenset({"SAGE_ATTN", "SAGE_ATTN_3", "FASTVIDEO_VSA", "RAINFUSION_ATTN"})
 MASK_BACKENDS = frozenset(
     {
         "FLASH_ATTN",
@@ -252,7 +251,6 @@ def _resolve(model: ModelLike, device: DeviceLike, version: Version, options: Op
         platform=platform_of(device.family),
         compiled=bool(resolved.compile),
         ulysses_mode=options.ulysses_mode,
-        dp_flag_refused=has("dp_flag_refused", version),
         vae_patch_below_world_legal=has("vae_patch_below_world", version),
         cfg_on_distilled_refused=False,
         vae_tile_px=model.vae.tile_px,

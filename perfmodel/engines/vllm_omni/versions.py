@@ -63,7 +63,6 @@ FEATURES: dict[str, Feature] = {
     "pipeline_parallel": _from_release((0, 22, 0), "distributed/pipeline_parallel.py"),
     "cosmos3": _from_release((0, 22, 0), "diffusion/registry.py"),
     "no_guardrails": _from_release((0, 22, 0), "entrypoints/cli/serve.py --no-guardrails"),
-    "dp_flag_refused": _from_release((0, 22, 0), "entrypoints/cli/serve.py prohibited_with_omni"),
     "sound_padded": Feature((0, 24, 0), "2026-07-07", f"{_PULL}4436"),
     "one_frame_condition": Feature((0, 24, 0), "2026-06-22", f"{_PULL}4614"),
     "spatial_shard": _from_release((0, 24, 0), "entrypoints/cli/serve.py --vae-parallel-mode"),
