@@ -56,6 +56,16 @@ def flux(shape: Shape, model: ModelSpec) -> dict[str, Any]:
     return {**inputs, "pooled_projections": tensor(batch, 768)} if spec.pooled_width else inputs
 
 
+def ovis(shape: Shape, model: ModelSpec) -> dict[str, Any]:
+    return dict(
+        hidden_states=tensor(shape.batch, shape.tokens, 64),
+        encoder_hidden_states=tensor(shape.batch, shape.text_tokens, 2048),
+        timestep=tensor(shape.batch),
+        img_ids=tensor(shape.tokens, 3),
+        txt_ids=tensor(shape.text_tokens, 3),
+    )
+
+
 def qwen(shape: Shape, model: ModelSpec) -> dict[str, Any]:
     spec = model.transformer
     text = shape.text_tokens
@@ -130,6 +140,7 @@ CASES = (
         dict(num_attention_heads=32, joint_attention_dim=12288, **KLEIN),
         flux,
     ),
+    Case("ovis-image", "OvisImageTransformer2DModel", {}, ovis),
     Case("qwen-image", "QwenImageTransformer2DModel", {}, qwen, ("num_layers",)),
     Case(
         "sd3.5-large",

@@ -16,7 +16,16 @@ from perfmodel.stages import family, text_encoder, vision_tower
 from perfmodel.stages.base import Traits
 from perfmodel.stages.summary import flops_by_kind
 
-FAMILIES = {"flux", "flux2", "qwen_image", "sd3", "z_image", "hunyuan_video", "hunyuan_video15"}
+FAMILIES = {
+    "flux",
+    "flux2",
+    "ovis_image",
+    "qwen_image",
+    "sd3",
+    "z_image",
+    "hunyuan_video",
+    "hunyuan_video15",
+}
 SLUGS = [slug for slug in model_ids() if load_model(slug).family in FAMILIES]
 
 

@@ -16,6 +16,7 @@ FAMILIES = {
     "wan": "perfmodel.stages.wan",
     "flux": "perfmodel.stages.flux",
     "flux2": "perfmodel.stages.flux2",
+    "ovis_image": "perfmodel.stages.ovis_image",
     "qwen_image": "perfmodel.stages.qwen_image",
     "sd3": "perfmodel.stages.sd3",
     "z_image": "perfmodel.stages.z_image",

@@ -110,6 +110,7 @@ def _inputs(
         inner = (qkv + 2 * spec.ffn, hidden)
         return (joined_linear("single inputs", sizes, inner, count, Split.COLUMN),)
     parts, width = (1, qkv) if style.fused_qkv else (3, spec.q_width)
+    wide = spec.ffn * (2 if spec.activation == "swiglu" else 1)
     return (
         joined_linear(
             "single q, k, v projection", sizes, (width, hidden), count * parts, Split.COLUMN
@@ -117,7 +118,7 @@ def _inputs(
         joined_linear(
             "single feed-forward in",
             sizes,
-            (spec.ffn, hidden),
+            (wide, hidden),
             count,
             Split.NONE if gather else Split.COLUMN,
         ),

@@ -90,6 +90,16 @@ _SANA_VIDEO = Pipeline(
     ),
 )
 
+# Its layers name no parallel split at all; guidance branches may run apart.
+# Source: models/ovis_image (disable_tp, no _sp_plan, no _hsdp_shard_conditions).
+_OVIS_IMAGE = Pipeline(
+    name="OvisImagePipeline",
+    sp=False,
+    hsdp=False,
+    vae_patch=False,
+    legal_degrees=(("tp", (1,)),),
+)
+
 # Slug pattern -> pipeline; the first match counts.
 _PIPELINES: tuple[tuple[str, Pipeline], ...] = (
     (r"cosmos3", _COSMOS3),
@@ -122,6 +132,7 @@ _PIPELINES: tuple[tuple[str, Pipeline], ...] = (
     (r"helios", Pipeline(name="HeliosPipeline", vae_patch=False)),
     (r"sana-video", _SANA_VIDEO),
     (r"(sd3|stable-diffusion-3)", Pipeline(name="StableDiffusion3Pipeline", sp=False, hsdp=False)),
+    (r"ovis-image", _OVIS_IMAGE),
     (r"longcat-image", Pipeline(name="LongCatImagePipeline", hsdp=False, vae_patch=False)),
     (r"bagel", Pipeline(name="BagelPipeline", sp=False)),
     (r"minimax-h3", Pipeline(name="MiniMaxH3Pipeline", mask_free=True, text_encoder_tp=True)),
