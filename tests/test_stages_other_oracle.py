@@ -1,23 +1,21 @@
 """Families with attention to text against the diffusers classes themselves.
 
 A published transformer is built on torch's meta device with a few blocks of each kind and run under
-torch's FLOP counter at three shapes; parameters are compared at full depth.  On that device torch
-would write attention out as two batched products, so the call is intercepted and counted.
+torch's FLOP counter at three shapes; parameters are compared at full depth.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+from meta_modules import counted_calls, eager, ids, run, shallow, table, tensor
 
 from perfmodel.catalog import load_model
-from perfmodel.ops import Op, Pointwise
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Workload
@@ -27,35 +25,9 @@ from perfmodel.stages.summary import flops_by_kind
 
 torch = pytest.importorskip("torch")
 diffusers = pytest.importorskip("diffusers")
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch.utils._pytree import tree_leaves  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 TRAITS = Traits(fused_qkv=False)
-PRODUCTS = {"aten.mm", "aten.addmm", "aten.bmm"}
-KNOWN = {*PRODUCTS, "aten.convolution"}
-VIEWS = (
-    "view _unsafe_view expand permute transpose t unsqueeze squeeze slice select split unbind "
-    "detach alias as_strided split_with_sizes unfold"
-)
-MAKERS = (
-    "empty empty_like new_empty zeros ones full arange zeros_like ones_like new_zeros linspace "
-    "scalar_tensor lift_fresh _local_scalar_dense"
-)
-NO_KERNEL = frozenset((*VIEWS.split(), *MAKERS.split()))
-COUNTED = frozenset(["mm", "addmm", "bmm", "baddbmm", "convolution"])
-
-
-def tensor(*size: int, dtype: Any = None) -> Any:
-    return torch.zeros(size, device="meta", dtype=dtype or torch.bfloat16)
-
-
-def ids(*size: int) -> Any:
-    return torch.zeros(size, device="meta", dtype=torch.int64)
-
-
-def table(*size: int) -> Any:
-    return (tensor(*size, dtype=torch.float32),) * 2
 
 
 def grid(shape: Shape) -> tuple[int, int, int]:
@@ -236,6 +208,20 @@ CASES = (
         CLIPS,
     ),
     Case(
+        "cosmos-predict2-14b-v2w",
+        "CosmosTransformer3DModel",
+        COSMOS | {"in_channels": 17, "num_attention_heads": 40},
+        cosmos,
+        CLIPS,
+    ),
+    Case(
+        "cosmos-predict2-2b-t2i",
+        "CosmosTransformer3DModel",
+        COSMOS | {"in_channels": 16, "num_attention_heads": 16},
+        cosmos,
+        SQUARES,
+    ),
+    Case(
         "cosmos-predict2-14b-t2i",
         "CosmosTransformer3DModel",
         COSMOS | {"in_channels": 16, "num_attention_heads": 40},
@@ -264,68 +250,9 @@ CASES = (
 NAMES = [case.slug for case in CASES]
 
 
-class Kernels(TorchDispatchMode):
-    """Bytes (inputs read plus outputs written) and number of all kernels that no FLOP counts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.moved, self.calls = 0.0, 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__
-        if name not in NO_KERNEL and name not in COUNTED:
-            self.moved += sum(map(stored_bytes, tree_leaves((args, kwargs, result))))
-            self.calls += 1
-        return result
-
-
-def stored_bytes(leaf: Any) -> int:
-    """Bytes of a tensor, dimensions that are only repeated left out."""
-    if not torch.is_tensor(leaf):
-        return 0
-    sides = [size for size, step in zip(leaf.shape, leaf.stride(), strict=True) if step]
-    return int(np.prod(sides, dtype=np.int64)) * leaf.element_size()
-
-
-class _Resize:
-    """Stands in for torchvision, which only resizes the padding mask."""
-
-    class InterpolationMode:
-        NEAREST = 0
-
-    class functional:
-        @staticmethod
-        def resize(mask: Any, size: list[int], interpolation: Any = None) -> Any:
-            return tensor(*mask.shape[:2], *size)
-
-
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """FLOP of every attention call; helpers that the meta device lacks are stood in for."""
-    from diffusers.models.transformers import transformer_cosmos
-
-    found: list[float] = []
-
-    def attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        batch, heads, rows, width = query.shape
-        found.append(4.0 * batch * heads * rows * key.shape[2] * width)
-        return query.new_empty((*query.shape[:-1], value.shape[-1]))
-
-    def rms_norm(states: Any, *args: Any, **kwargs: Any) -> Any:
-        # On a GPU one kernel, which reads and writes the map once; on meta tensors six.
-        return states * 1
-
-    @contextlib.contextmanager
-    def autocast(*args: Any, **kwargs: Any) -> Iterator[None]:
-        yield
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
-    monkeypatch.setattr(torch.nn.functional, "rms_norm", rms_norm)
-    monkeypatch.setattr(torch, "autocast", autocast)
-    monkeypatch.setattr(torch, "nonzero", lambda mask, **kwargs: ids(mask.numel(), 1))
-    monkeypatch.setattr(transformer_cosmos, "transforms", _Resize, raising=False)
-    return found
+    return counted_calls(monkeypatch)
 
 
 @cache
@@ -334,35 +261,6 @@ def module(slug: str, layers: int) -> Any:
     with torch.device("meta"):
         built = getattr(diffusers, case.cls)(**case.config, num_layers=layers)
     return built.to(torch.bfloat16).eval()
-
-
-def shallow(model: ModelSpec, layers: int) -> ModelSpec:
-    dims = model.transformer.model_copy(update={"layers": layers})
-    return model.model_copy(update={"transformer": dims})
-
-
-def eager(ops: tuple[Op, ...]) -> tuple[float, float]:
-    moved = launched = 0.0
-    for op in ops:
-        if isinstance(op, Pointwise):
-            each = op.bytes_moved if op.eager_bytes is None else op.eager_bytes
-            launches = op.launches if op.eager_launches is None else op.eager_launches
-            moved += float(np.sum(np.asarray(each) * op.count))
-            launched += launches * float(np.max(op.count))
-    return moved, launched
-
-
-def run(built: Any, inputs: dict[str, Any], calls: list[float]) -> tuple[dict[str, float], Kernels]:
-    kernels = Kernels()
-    calls.clear()
-    with torch.no_grad(), FlopCounterMode(display=False) as counter, kernels:
-        built(**inputs, return_dict=False)
-    found = {str(op): count for op, count in counter.get_flop_counts()["Global"].items()}
-    assert set(found) <= KNOWN
-    assert set(found) & PRODUCTS
-    gemm = sum(count for op, count in found.items() if op in PRODUCTS)
-    conv = found.get("aten.convolution", 0)
-    return {"gemm": gemm, "attention": sum(calls), "conv": conv}, kernels
 
 
 @pytest.mark.parametrize("place", range(3))

@@ -49,8 +49,8 @@ class TransformerSpec(Frozen):
         in_channels, out_channels: latent channels that enter and leave (before patchify).
         patch: latent patch (frames, rows, columns) of one token.
         text_width: width of the text states that enter (None: no separate text encoder).
-        image_width: width of the image states that enter (None: no image encoder).
-        image_tokens: tokens of the image encoder's output.
+        image_width: width of the image states that enter (None: none enter).
+        image_tokens: tokens of the image states.
         vocabulary: rows of the token embedding (0: none here).
         sound_channels: latent channels of sound tokens (0: no sound).
         sound_tokens_per_s: sound latent frames a second.
@@ -70,6 +70,9 @@ class TransformerSpec(Frozen):
         audio_hidden, audio_head_dim: a second stream of `heads` heads for sound (0: none).
         size_conditions: size and aspect ratio of the image are embedded beside the timestep.
         rotary: q and k get a rotary embedding (else positions are added at the entry).
+        control_layers: blocks of a second network that reads a control image or clip and adds to
+            the blocks of the first (0: none).
+        control_channels: channels that enter it.
         raw_text_width: width of the encoder's states that a product reduces to `text_width` in
             every forward (0: they enter as they are).
     """
@@ -109,6 +112,8 @@ class TransformerSpec(Frozen):
     audio_head_dim: Count = 0
     size_conditions: bool = False
     rotary: bool = True
+    control_layers: Count = 0
+    control_channels: Count = 0
     raw_text_width: Count = 0
 
     @property

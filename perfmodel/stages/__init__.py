@@ -24,6 +24,7 @@ FAMILIES = {
     "hunyuan_video15": "perfmodel.stages.hunyuan_video15",
     "cogvideox": "perfmodel.stages.cogvideox",
     "cosmos_predict": "perfmodel.stages.cosmos_predict",
+    "cosmos_transfer": "perfmodel.stages.cosmos_transfer",
     "hunyuan_dit": "perfmodel.stages.hunyuan_dit",
     "ltx": "perfmodel.stages.ltx",
     "mochi": "perfmodel.stages.mochi",

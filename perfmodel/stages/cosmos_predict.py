@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from perfmodel.ops import Ints, Op, Rows
 from perfmodel.shapes import Shape
-from perfmodel.spec.model import ModelSpec
+from perfmodel.spec.model import ModelSpec, TransformerSpec
 from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model
 from perfmodel.stages.base import Component, DenoiseWork, Traits
@@ -87,13 +87,13 @@ def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...
 
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     """One transformer a forward, scheduler and guidance a step."""
-    rows = _modulation_rows(model, shape, traits)
+    rows = modulation_rows(model, shape, traits)
     frames = rows if rows[0] is Rows.NONE else (Rows.NONE, shape.batch * shape.latent_frames)
-    forward = _forward(model, sizes_of(shape), (frames, rows), fused_qkv=False)
+    forward = forward_ops(model, sizes_of(shape), (frames, rows))
     return joint_model.denoise_work(model, shape, forward, _transformer(model))
 
 
-def _modulation_rows(model: ModelSpec, shape: Shape, traits: Traits) -> RowCount:
+def modulation_rows(model: ModelSpec, shape: Shape, traits: Traits) -> RowCount:
     """Rows that the low-rank products have: tokens, frames, or one an image."""
     if not model.tasks[shape.task].per_token_timestep:
         return Rows.NONE, shape.batch
@@ -107,14 +107,15 @@ def _transformer(model: ModelSpec) -> Component:
     one = (Rows.NONE, 1)
     return joint_model.weights(
         model,
-        _forward(model, ONE, (one, one), fused_qkv=False),
+        forward_ops(model, ONE, (one, one)),
         bias=lambda op: op.name == "text reduction",
         in_blocks=spec.layers * 4 * spec.head_dim,
         elsewhere=hidden,
     )
 
 
-def _chains(rows: RowCount) -> Chains:
+def chains_of(rows: RowCount) -> Chains:
+    """Unfused chains of a block whose low-rank products have `rows`."""
     each = rows[0] is Rows.TOKENS
     norm, gate = (TOKEN_NORM, TOKEN_GATE) if each else (NORM, GATE)
     return Chains(
@@ -128,31 +129,44 @@ def _chains(rows: RowCount) -> Chains:
     )
 
 
-def _forward(
-    model: ModelSpec, sizes: Sizes, rows: tuple[RowCount, RowCount], *, fused_qkv: bool
-) -> tuple[Op, ...]:
-    """`rows` are those of the timestep's embedding, and of the low-rank products."""
+def forward_ops(model: ModelSpec, sizes: Sizes, rows: tuple[RowCount, RowCount]) -> tuple[Op, ...]:
+    """One forward; `rows` are those of the timestep's embedding, and of the low-rank products."""
     spec, (times, low) = model.transformer, rows
     hidden, rank = spec.hidden, spec.modulation_width
+    return (
+        *dit.token_linear(spec, sizes, extra_channels=PADDING_CHANNELS),
+        *conditions(model, sizes, times),
+        *blocks(spec, sizes, low, spec.layers),
+        embedding("final modulation down", low, (rank, hidden)),
+        embedding("final modulation up", low, (2 * hidden, rank)),
+        *dit.output(spec, sizes, (chains_of(low).start[0], 6)),
+    )
+
+
+def conditions(model: ModelSpec, sizes: Sizes, times: RowCount) -> tuple[Op, ...]:
+    """Two products for the timestep, and one that reduces the text states."""
+    hidden = model.transformer.hidden
+    return (
+        embedding("time projection 1", times, (hidden, hidden)),
+        embedding("time projection 2", times, (VECTORS * hidden, hidden)),
+        *_text_reduction(model, sizes),
+    )
+
+
+def blocks(spec: TransformerSpec, sizes: Sizes, low: RowCount, count: int) -> tuple[Op, ...]:
+    """`count` blocks with their low-rank products."""
+    hidden, rank = spec.hidden, spec.modulation_width
     adapters = tuple(
-        linear(name, low, width, count=ADAPTERS * spec.layers, quantizable=False)
+        linear(name, low, width, count=ADAPTERS * count, quantizable=False)
         for name, width in (
             ("modulation down", (rank, hidden)),
             ("modulation up", (VECTORS * hidden, rank)),
         )
     )
+    rows = dit.streams(sizes)
     return (
-        *dit.token_linear(spec, sizes, extra_channels=PADDING_CHANNELS),
-        embedding("time projection 1", times, (hidden, hidden)),
-        embedding("time projection 2", times, (VECTORS * hidden, hidden)),
-        *_text_reduction(model, sizes),
         *adapters,
-        *dit.cross_block(
-            spec, dit.streams(sizes), _chains(low), fused_qkv=fused_qkv, count=spec.layers
-        ),
-        embedding("final modulation down", low, (rank, hidden)),
-        embedding("final modulation up", low, (2 * hidden, rank)),
-        *dit.output(spec, sizes, (_chains(low).start[0], 6)),
+        *dit.cross_block(spec, rows, chains_of(low), fused_qkv=False, count=count),
     )
 
 
