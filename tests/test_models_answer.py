@@ -8,7 +8,16 @@ from perfmodel.api import recommend
 from perfmodel.catalog import load_model, model_ids, parse_gpus
 from perfmodel.spec.workload import Workload
 
-FAMILIES = {"flux", "flux2", "qwen_image", "sd3", "z_image", "hunyuan_video", "hunyuan_video15"}
+FAMILIES = {
+    "flux",
+    "flux2",
+    "ovis_image",
+    "qwen_image",
+    "sd3",
+    "z_image",
+    "hunyuan_video",
+    "hunyuan_video15",
+}
 SLUGS = [slug for slug in model_ids() if load_model(slug).family in FAMILIES]
 # HunyuanVideo 1.0 is in no registry of vLLM-Omni.
 ENGINE = {"hunyuan_video": "xdit"}

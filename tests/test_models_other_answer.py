@@ -13,6 +13,7 @@ from perfmodel.spec.workload import Workload
 FAMILIES = {
     "cogvideox",
     "cosmos_predict",
+    "cosmos_transfer",
     "helios",
     "hunyuan_dit",
     "longcat_video",

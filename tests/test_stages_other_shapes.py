@@ -21,6 +21,7 @@ from perfmodel.stages.summary import flops_by_kind
 FAMILIES = {
     "cogvideox",
     "cosmos_predict",
+    "cosmos_transfer",
     "helios",
     "hunyuan_dit",
     "longcat_video",
