@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from perfmodel import catalog
 from perfmodel.api.predict import predict
 from perfmodel.api.session import open_session
 from perfmodel.cost import cost
-from perfmodel.cost.machine import MOST_OF_PEAK, Machine
+from perfmodel.cost.machine import Machine
 from perfmodel.ops import Attention, Conv, Gemm, Pointwise
 from perfmodel.pipeline.evaluate import evaluate
 from perfmodel.pipeline.offload import copied, stored_bytes
@@ -231,34 +230,6 @@ def test_eight_bit_attention_may_pass_the_bf16_roof_but_not_its_own():
     work = 4.0 * 30000**2 * 40 * 128
     assert fast < work / on.rates.peak("bf16") < plain
     assert fast >= work / on.rates.roof("fp8")
-
-
-def test_power_lets_a_cut_down_device_run_near_its_peak():
-    assert machine("1xH100").power_factor("gemm") == 1.0
-    h20 = machine("1xH20")
-    assert h20.power_factor("gemm", 0.9) > 1.1
-    values = h20.laws["gemm/bf16"].values
-    reached = values["rate_frac"] * 0.9 / (1 + values["throttle_frac"])
-    assert reached * h20.power_factor("gemm", 0.9) == pytest.approx(MOST_OF_PEAK)
-    assert machine("1xH100-PCIE").power_factor("gemm") < 1.0
-
-
-def test_the_power_factor_rises_with_the_limit_and_stays_below_the_peak():
-    base = machine("1xH100-NVL")
-    factors = []
-    for watts in (100.0, 200.0, 400.0, 800.0, 3000.0):
-        figure = base.device.compute.tdp_w.model_copy(update={"value": watts})
-        compute = base.device.compute.model_copy(update={"tdp_w": figure})
-        device = base.device.model_copy(update={"compute": compute})
-        factors.append(replace(base, device=device).power_factor("gemm", 0.9))
-    assert factors == sorted(factors)
-    assert factors[0] < 1.0 < factors[-1]
-    assert factors[1] / factors[0] == pytest.approx(np.sqrt(2.0))
-
-
-def test_laws_fitted_on_the_device_are_left_alone():
-    assert machine("1xL40S").power_factor("gemm") == 1.0
-    assert machine("1xH100").power_factor("gemm") == 1.0
 
 
 def test_an_engine_is_asked_for_by_name():

@@ -60,6 +60,8 @@ class Law:
         provenance: ``fitted`` or ``prior``.
         range: smallest and largest dimension of the rows behind it.
         origin: fit id, or the family that lent it.
+        power_limited_frac: how far the power limit of the device holds a long run of this law
+            below a short burst: 1 fully, 0 not at all.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Law:
     provenance: str = "prior"
     range: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     origin: str = ""
+    power_limited_frac: float = 1.0
 
     def get(self, parameter: Parameter) -> float:
         """Value of `parameter`, its default when the law does not carry it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perfmodel.cost.fits import Law, NamedPrior, load_laws
+from perfmodel.cost.lent import adapt
 from perfmodel.errors import MissingData, Problem
 from perfmodel.topology import link_rate
 
@@ -128,11 +128,8 @@ class Rates:
         )
 
 
-POWERED_DTYPE = "bf16"
 POWERED_LAWS = {"gemm": "gemm/bf16", "attention": "attention/bf16", "conv": "gemm/bf16"}
 """Laws whose rate the power limit decides, by the name that `Machine.sustained` takes."""
-MOST_OF_PEAK = 0.95
-"""Share of the datasheet peak that the best kernels reach where power does not limit them."""
 
 NEUTRAL_CLOCK_HZ = 1.5e9
 """Clock of a device whose file does not state one."""
@@ -212,8 +209,9 @@ class Machine:
         fit: Mapping[str, Any] | None = None,
         terms: Mapping[str, float] | None = None,
     ) -> Machine:
-        """Laws from `fit`, else the shipped fit of the device, else the priors of its family."""
+        """Laws from `fit`, else the shipped fit of the device, else its family's, adapted."""
         laws, named = load_laws(device.id, device.family, fit)
+        laws = adapt(laws, named, device)
         return cls(device, topology, laws, dict(terms or {}), Rates.of(device), named)
 
     def term(self, name: str, default: float | None = None) -> float:
@@ -243,30 +241,11 @@ class Machine:
         return next((k for table in (self.terms, self.named) for k in keys if k in table), name)
 
     def sustained(self, law: str) -> float:
-        """Sustained over short-burst rate of `law` (``gemm``, ``attention``, ``conv``...)."""
+        """Sustained over short-burst rate of `law` (``gemm``, ``attention``, ``conv``...).
+
+        1 where the power limit of the device leaves clock to spare.
+        """
         general = self.terms.get("sustained_frac", 1.0)
         share = self.term(f"sustained_frac.{law}", general)
-        return share * self.power_factor(law, share)
-
-    def power_factor(self, law: str, sustained: float = 1.0) -> float:
-        """Rate of a law of the family over that of the devices it was fitted on, by power.
-
-        A device that may draw more watts a FLOP/s than those runs closer to its peak, up to
-        `MOST_OF_PEAK`; one that may draw less falls below.  At the power limit the rate goes with
-        the square root of the budget: power goes with clock and voltage squared.  1 for laws that
-        were fitted on the device itself, and where a limit is unknown.
-        """
         base = self.laws.get(POWERED_LAWS.get(law, ""))
-        lender = "" if base is None else base.origin.removeprefix("family ")
-        name = f"power_budget.{lender}"
-        tdp_w = _value(self.device.compute.tdp_w)
-        if base is None or base.provenance != "prior" or name not in self.named or not tdp_w:
-            return 1.0
-        budget = tdp_w / self.rates.peak(POWERED_DTYPE)
-        ratio = math.sqrt(budget / self.named[name].value)
-        if ratio <= 1.0:
-            return ratio
-        values = base.values
-        slowed = 1.0 + values.get("throttle_frac", 0.0)
-        reached = values.get("rate_frac", MOST_OF_PEAK) * sustained / slowed
-        return max(1.0, min(ratio, MOST_OF_PEAK / reached))
+        return share if base is None else 1.0 - (1.0 - share) * base.power_limited_frac
