@@ -150,6 +150,37 @@ def test_one_server_with_replicas_is_warned_about():
     assert quiet.problems == ()
 
 
+def test_replicas_that_gather_weights_are_one_server():
+    ctx = context(options=Options(offload="layerwise-gather"))
+    (words,) = serve_lines(ENGINE.commands(ctx, ParallelConfig(ulysses=2, dp=2), 1.0).serve)
+    launch = ENGINE.read_launch(words)
+    assert launch.parallel == ParallelConfig(ulysses=2, dp=2)
+    assert launch.options["offload"] == "layerwise-gather"
+    assert launch.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "mode"),
+    [
+        (["--enable-distributed-layerwise-offload"], "layerwise-gather"),
+        (["--dlo-no-use-allgather", "--enable-distributed-layerwise-offload"], "layerwise"),
+        (["--enable-distributed-layerwise-offload", "--dlo-no-use-allgather"], "layerwise"),
+        (
+            ["--diffusion-offload-config", '{"mode": "layer", "components": ["dit"], '
+             '"layer_options": {"dit": {"weight_transfer": "allgather"}}}'],
+            "layerwise-gather",
+        ),
+        (
+            ["--diffusion-offload-config", '{"mode": "layer", "components": ["dit"]}'],
+            "layerwise",
+        ),
+    ],
+)  # fmt: skip
+def test_how_blocks_come_from_the_host_is_read(words, mode):
+    launch = ENGINE.read_launch(["vllm", "serve", "m", "--omni", *words])
+    assert launch.options["offload"] == mode
+
+
 def test_ascend_names_its_devices_and_no_cudnn():
     text = ENGINE.commands(context(on=ASCEND), ParallelConfig(ulysses=2), 1.0).serve
     assert text.startswith("ASCEND_RT_VISIBLE_DEVICES=0,1 vllm serve ")

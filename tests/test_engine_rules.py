@@ -210,6 +210,16 @@ def test_offload_of_a_text_encoder_that_does_not_exist():
     assert errors(context("wan2.1-t2v-14b", options=Options(offload="text-encoder"))) == set()
 
 
+def test_gathered_offload_has_a_first_version_and_excludes_hsdp():
+    gather = Options(offload="layerwise-gather")
+    assert errors(context(options=gather), ulysses=2) == set()
+    assert errors(context(options=gather, version="0.24.0"), ulysses=2) == {"offload-mode"}
+    assert "offload-gather" in errors(context(options=gather), ulysses=2, hsdp=2)
+    skipping = Options(offload="layerwise-gather", cache_skip=0.3)
+    assert "offload-gather" in errors(context(options=skipping), dp=2)
+    assert "offload-gather" not in errors(context(options=skipping), ulysses=2)
+
+
 def test_idle_gpus_are_a_warning_that_names_replicas():
     problem = found(context(num_gpus=8), cfg=2)["idle-gpus"]
     assert problem.severity == "warning"

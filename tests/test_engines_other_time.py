@@ -11,7 +11,7 @@ from perfmodel.api.predict import predict
 from perfmodel.api.session import open_session
 from perfmodel.cost import cost
 from perfmodel.cost.machine import Machine
-from perfmodel.ops import Attention, Conv, Gemm, Pointwise
+from perfmodel.ops import Attention, Collective, Conv, Gemm, Pointwise
 from perfmodel.pipeline.evaluate import evaluate
 from perfmodel.pipeline.offload import copied, stored_bytes
 from perfmodel.placement.precision import widened
@@ -21,6 +21,7 @@ from perfmodel.spec.workload import Options, Workload
 from perfmodel.stages.base import Component
 from perfmodel.topology import Topology
 from perfmodel.validate.predicted import predict_record
+from perfmodel.validate.questions import Skip
 
 WAN = Workload(model="wan2.2-t2v-a14b", width=832, height=480, frames=81, steps=40)
 
@@ -106,6 +107,51 @@ def test_layerwise_offload_takes_the_longer_of_compute_and_copies(frac):
     link = job.machine.rates.host_link_bytes_per_s
     copies = int(job.shape.forwards) * part.block_params * part.bits / 8 / (frac * link)
     assert streamed["denoise"] == pytest.approx(max(plain["denoise"], copies), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("layout", "shares", "stride"),
+    [
+        (ParallelConfig(dp=4), 4, 1),
+        (ParallelConfig(dp=2, ulysses=2), 2, 2),
+        (ParallelConfig(ulysses=4), 4, 1),
+        (ParallelConfig(ulysses=2, tp=2), 2, 2),
+        (ParallelConfig(cfg=2), 1, 1),
+    ],
+)
+def test_gathered_offload_copies_a_share_and_gathers_the_block(layout, shares, stride):
+    """Copies so slow that they alone count: a share over the host link, then all-gathers."""
+    options = Options(offload="layerwise-gather")
+    terms = {"h2d_link_frac": 1e-4, "offload_overlap_frac": 1.0, "transfer_latency_s": 0.0}
+    streamed, job = stages(
+        engine="vllm-omni", gpus="4xH100", options=options, layout=layout, **terms
+    )
+    part = next(c for c in job.family.components(job.model) if c.name == "transformer")
+    forwards = int(job.shape.forwards) // layout.cfg
+    moved = forwards * part.block_params * 2 / layout.tp
+    gather = Collective(
+        name="x", op="all_gather", full_bytes=part.block_params * 2 / layout.tp / part.blocks,
+        ranks=shares, stride=stride, groups=layout.world_size // shares,
+    )  # fmt: skip
+    gather_s = float(cost(gather, job.machine, compiled=True).time_each_s)
+    assert (gather_s > 0) == (shares > 1)
+    copies_s = moved / shares / (1e-4 * job.machine.rates.host_link_bytes_per_s)
+    assert streamed["denoise"] == pytest.approx(
+        copies_s + forwards * part.blocks * gather_s, rel=1e-6
+    )
+
+
+def test_each_replica_takes_a_request():
+    record = RunRecord(
+        id="x", engine="vllm-omni", engine_version="0.28.0", model="nvidia/Cosmos3-Nano",
+        task="t2i", gpu="h100-sxm", num_gpus=4, width=1024, height=1024, frames=1, steps=50,
+        measured_ms={"client": 1.0}, parallel={"data_parallel_size": 4},
+    )  # fmt: skip
+    alone = predict_record(record).predicted_ms
+    busy = record.model_copy(update={"concurrency": 4, "num_outputs": 4})
+    assert predict_record(busy).predicted_ms == alone
+    with pytest.raises(Skip, match="in flight"):
+        predict_record(record.model_copy(update={"concurrency": 5}))
 
 
 def test_quantised_weights_are_copied_in_their_width():

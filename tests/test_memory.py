@@ -182,6 +182,19 @@ def test_layerwise_offload_leaves_two_blocks_of_each_expert_and_pins_the_rest_on
     assert table.pinned_bytes[0] == pytest.approx(2 * (2 * 2 * BLOCKS * BLOCK_PARAMS))
 
 
+@pytest.mark.parametrize(
+    ("layout", "shares"),
+    [(ParallelConfig(ulysses=4), 4), (ParallelConfig(dp=2, ulysses=2), 2), (ParallelConfig(), 1)],
+)
+def test_gathered_offload_shares_two_blocks_and_pins_each_block_once(layout, shares) -> None:
+    """Experts take turns in two blocks and, where ranks share, in two shares of one."""
+    table = table_of(layout, offload="layerwise-gather")
+    buffers = 2 * BLOCK_PARAMS * (1 + (1 / shares if shares > 1 else 0))
+    assert weights_of(table)["weights"] == pytest.approx(2 * (buffers + 2 * OUTSIDE))
+    copies = layout.world_size / shares
+    assert table.pinned_bytes[0] == pytest.approx(copies * 2 * 2 * BLOCKS * BLOCK_PARAMS)
+
+
 def test_model_offload_keeps_one_of_encoder_and_experts_at_a_time() -> None:
     table = table_of(ParallelConfig(), offload="model")
     dit = BLOCKS * BLOCK_PARAMS + OUTSIDE

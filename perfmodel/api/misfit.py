@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfmodel.api import header
 from perfmodel.api.offload import host_needs
@@ -13,7 +14,7 @@ from perfmodel.api.records import Table, prediction
 from perfmodel.api.session import Session, open_session
 from perfmodel.api.table import build_table, legality, memory_of, search_space
 from perfmodel.errors import Problem
-from perfmodel.memory import NO, Remedy, nearest_miss, remedies
+from perfmodel.memory import NO, MemoryTable, Remedy, nearest_miss, remedies
 from perfmodel.report.answer import Answer, Choice
 from perfmodel.spec.workload import Options
 from perfmodel.units import GIB, MS_PER_S
@@ -83,11 +84,16 @@ def _to_type(changes: Sequence[Choice]) -> tuple[str, ...]:
 
 def _by_option(session: Session, table: Table) -> tuple[Choice, ...]:
     """Option changes that make a legal layout fit."""
+    layouts = table.evaluation.layouts
 
-    def estimate(options: Options) -> object:
-        return memory_of(session.with_options(options), table.evaluation.layouts)
+    def estimate(options: Options) -> MemoryTable:
+        return memory_of(session.with_options(options), layouts)
 
-    found = remedies(estimate, table.evaluation.layouts, session.behaviour.options)  # type: ignore[arg-type]
+    def legal(options: Options) -> NDArray[np.bool_]:
+        gathers_alone = options.offload == "layerwise-gather" and session.system.num_gpus == 1
+        return legality(session.with_options(options), layouts).legal & (not gathers_alone)
+
+    found = remedies(estimate, layouts, session.behaviour.options, legal)
     choices = [_choice(session, table, remedy) for remedy in found]
     # A later change that ends in the same time and memory adds nothing.
     different = {(one.latency_ms, one.memory_gib): one for one in reversed(choices)}

@@ -9,8 +9,8 @@ from perfmodel.spec.hardware import System
 from perfmodel.spec.parallel import Layouts
 from perfmodel.units import GIB
 
-MODES = ("none", "text-encoder", "model", "layerwise")
-"""By how much waits on the host, least first."""
+MODES = ("none", "text-encoder", "model", "layerwise-gather", "layerwise")
+"""By how much waits on the host, least first; gathering takes more than one device."""
 
 
 def settled(session: Session, layouts: Layouts) -> Session:
@@ -21,7 +21,12 @@ def settled(session: Session, layouts: Layouts) -> Session:
     """
     if session.options.offload != "auto":
         return session
-    modes = [mode for mode in MODES if mode in session.behaviour.offload_modes]
+    alone = session.system.num_gpus == 1
+    modes = [
+        mode
+        for mode in MODES
+        if mode in session.behaviour.offload_modes and not (alone and mode == "layerwise-gather")
+    ]
     tried = (_under(session, mode) for mode in modes)
     found = next((one for one in tried if _something_fits(one, layouts)), None)
     return found or _under(session, "none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -157,7 +158,7 @@ def _with_suffix(options: Options, suffix: str) -> Options:
     elif name == "cache":
         change = {"cache_skip": float(value)}
     else:
-        change = {"offload": {"layer": "layerwise"}.get(value, value)}
+        change = {"offload": re.sub("^layer(?!wise)", "layerwise", value)}
     return Options.model_validate({**options.model_dump(), **change})
 
 

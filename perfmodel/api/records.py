@@ -52,9 +52,7 @@ def parallel_info(config: ParallelConfig) -> ParallelInfo:
 
 def id_suffixes(options: Options) -> tuple[str, ...]:
     """Option parts of a config id: what changes the numbers or the placement."""
-    offload = {"layerwise": "offload-layer", "model": "offload-model"}.get(
-        options.offload, f"offload-{options.offload}"
-    )
+    offload = f"offload-{options.offload.replace('layerwise', 'layer')}"
     parts = [] if options.offload in ("none", "auto") else [offload]
     if options.cache_skip:
         parts.append(f"cache-{options.cache_skip:g}")

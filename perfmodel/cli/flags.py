@@ -121,7 +121,11 @@ ENGINE = (
         "safety checks stay on in the commands; their time is not predicted",
         "switch",
     ),
-    Flag("offload", "none, auto, text-encoder, model or layerwise", metavar="WHAT"),
+    Flag(
+        "offload",
+        "none, auto, text-encoder, model, layerwise or layerwise-gather",
+        metavar="WHAT",
+    ),
     Flag("vae-tiling", "auto, on or off", metavar="WHEN"),
     Flag("vae-mode", "tile, spatial_shard_height or spatial_shard_width", metavar="MODE"),
     Flag("fit", "a calibration of your own", metavar="FILE"),

@@ -142,7 +142,14 @@ class Behaviour:
     vae_tile_px: int = 256
     vae_tile_stride_px: int = 192
     vae_tiling_default: bool = False
-    offload_modes: tuple[str, ...] = ("none", "auto", "text-encoder", "model", "layerwise")
+    offload_modes: tuple[str, ...] = (
+        "none",
+        "auto",
+        "text-encoder",
+        "model",
+        "layerwise-gather",
+        "layerwise",
+    )
     cfg_on_distilled_refused: bool = True
     has_ring: bool = True
     legal_degrees: tuple[tuple[str, tuple[int, ...]], ...] = ()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfmodel.memory.table import FITS, NO, PARTS, STATUS, WEIGHTS, MemoryTable
 from perfmodel.memory.weights import PHASES
@@ -93,7 +94,10 @@ def _needs(phase: str, weights_share: float) -> tuple[str, ...]:
 
 
 def remedies(
-    estimate: Callable[[Options], MemoryTable], layouts: Layouts, options: Options
+    estimate: Callable[[Options], MemoryTable],
+    layouts: Layouts,
+    options: Options,
+    legal: Callable[[Options], NDArray[np.bool_]] | None = None,
 ) -> tuple[Remedy, ...]:
     """Option changes under which something fits, least change first; empty when none helps.
 
@@ -101,11 +105,14 @@ def remedies(
         estimate: memory of `layouts` under other options.
         layouts: the configurations that were refused.
         options: the options under which nothing fits.
+        legal: which layouts the engine allows under other options; None: all.
     """
     found = []
     for change, changed in _changes(options):
         table = estimate(changed)
         status = table.fit_status
+        if legal is not None:
+            status = np.where(legal(changed), status, NO)
         if np.all(status == NO):
             continue
         order = np.lexsort((table.required_bytes, layouts.world_size, status))
@@ -128,11 +135,11 @@ def remedies(
 
 
 def _changes(options: Options) -> Iterator[tuple[str, Options]]:
-    """Changes in order: tiling keeps the speed, each offload mode moves more over the host link."""
+    """Changes in order: tiling keeps the speed; offload modes by what waits on the host."""
     if options.vae_tiling == "auto":
         yield "vae_tiling=on", options.model_copy(update={"vae_tiling": "on"})
     if options.offload in ("none", "auto"):
-        for mode in ("text-encoder", "model", "layerwise"):
+        for mode in ("text-encoder", "model", "layerwise-gather", "layerwise"):
             change = {"offload": mode}
             yield f"offload={mode}", options.model_copy(update=change)
             if options.vae_tiling == "auto":

@@ -189,6 +189,8 @@ def _weights(
     if terms.quantizes_on_device and options.dtype in QUANTIZED_BITS:
         _wide_load(sheet, components, layouts, terms)
     _gathered(sheet, components, parts, terms)
+    for phase in PHASES:
+        sheet.add(phase, "weights", np.max([part.buffers for part in parts], axis=0))
     separate = [
         loaded_bits(component, terms) / 8 * component.params
         for component in components

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from perfmodel.memory.terms import Terms
 from perfmodel.ops import DTYPE_BITS
+from perfmodel.placement.groups import offload_group
 from perfmodel.shapes import ceil_div
 from perfmodel.spec.parallel import Layouts
+from perfmodel.spec.workload import GATHERED, LAYERWISE
 from perfmodel.stages.base import Component
 from perfmodel.units import BITS_PER_BYTE
 
@@ -30,12 +32,14 @@ class Held:
     Attributes:
         resident: bytes that stay on the device in a phase [phase, configuration].
         gathered: bytes of full blocks that exist for a moment while the component runs.
+        buffers: bytes that blocks pass through in all phases; components take turns in them.
         host: bytes of pinned host memory of this rank.
         loading: bytes of host memory of this rank while it loads.
     """
 
     resident: Column
     gathered: Column
+    buffers: Column
     host: Column
     loading: Column
 
@@ -89,7 +93,9 @@ def held(component: Component, layouts: Layouts, dtype: str, offload: str, terms
     """Bytes of `component` on the rank that holds most, by configuration.
 
     Tensor parallelism divides its layers, pipeline parallelism the blocks, weight sharding all
-    that it wraps; sequence, guidance and VAE-patch parallelism divide nothing.
+    that it wraps; sequence, guidance and VAE-patch parallelism divide nothing.  Gathered layerwise
+    offload leaves a share of each block on the host of each rank, and on the device two blocks and
+    two shares of them (vLLM-Omni 0.30.0, ``diffusion/offloader/distributed_layerwise_backend.py``).
     """
     sizes = _sizes(component, dtype, terms)
     tp = np.where(component.kind == "vae", 1, layouts.tp)
@@ -112,16 +118,28 @@ def held(component: Component, layouts: Layouts, dtype: str, offload: str, terms
     resident = np.tile(full / shard, (len(PHASES), 1))
     loading = np.where(shard > 1, full, 0.0)
     host = np.zeros(len(layouts))
+    buffers = np.zeros(len(layouts))
     mode = _mode(component, offload, terms)
-    if offloaded(component, mode):
+    if mode == GATHERED and offloaded(component, mode):
+        shares = offload_group(layouts).ranks
+        resident = np.tile(rest, (len(PHASES), 1))
+        host = block / shares
+        live = np.minimum(terms.layerwise_live_blocks, component.blocks)
+        buffers = live * one_block * (1.0 + (shares > 1) / shares)
+    elif offloaded(component, mode):
         resident, host = _offload(component, mode, block / shard, rest / shard, terms)
-        loading = np.maximum(loading, host)
-    return Held(resident=resident, gathered=gathered, host=host, loading=loading)
+    return Held(
+        resident=resident,
+        gathered=gathered,
+        buffers=buffers,
+        host=host,
+        loading=np.maximum(loading, host),
+    )
 
 
 def _mode(component: Component, offload: str, terms: Terms) -> str:
     """The offload mode that holds for the component."""
-    if offload != "layerwise" or not terms.layerwise_swaps_encoders:
+    if offload not in LAYERWISE or not terms.layerwise_swaps_encoders:
         return offload
     separate = component.kind == "text_encoder" and not in_denoiser(component)
     return "text-encoder" if separate else offload
@@ -133,7 +151,7 @@ def offloaded(component: Component, offload: str) -> bool:
         return False
     if offload == "text-encoder":
         return component.kind == "text_encoder"
-    if offload == "layerwise":
+    if offload in LAYERWISE:
         return component.blocks > 0 and in_denoiser(component)
     if offload != "model":
         return False

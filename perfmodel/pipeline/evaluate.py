@@ -29,7 +29,7 @@ from perfmodel.stages.base import Family
 
 STAGES = ("text_encode", "vae_encode", "denoise", "vae_decode", "transfer", "video_encode")
 FORWARD_STAGES = STAGES[:4]
-COPYING = ("model", "text-encoder", "layerwise")
+COPYING = ("model", "text-encoder", "layerwise", "layerwise-gather")
 """Offload modes: weights are copied from the host for a request."""
 PATCHED_KINDS = ("kl2d", "flux2")
 """VAEs that vLLM-Omni divides into patches with a halo when one tile covers the map."""

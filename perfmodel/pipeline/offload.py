@@ -4,6 +4,9 @@
 ``offload_return_frac`` of it) back to the host after.  ``text-encoder``: that component alone.
 ``layerwise``: every transformer block is streamed in for every forward, beside the compute of the
 block before: the stage takes ``max(compute, copies) + (1 - overlap) * min(compute, copies)``.
+``layerwise-gather``: each rank streams in its share of the block, ``1 / ranks``, and the ranks
+gather the rest before the next block starts, so the gather counts with the copies (vLLM-Omni
+0.30.0, ``diffusion/offloader/distributed_layerwise_backend.py prefetch_layer``).
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.cost.machine import Machine
-from perfmodel.ops import DTYPE_BITS, Transfer
-from perfmodel.pipeline.lines import Line, Stage, cost_lines, expose, total_s
+from perfmodel.ops import DTYPE_BITS, Collective, Op, Transfer
+from perfmodel.pipeline.lines import Column, Line, Stage, cost_lines, expose, total_s
 from perfmodel.placement import guidance
+from perfmodel.placement.groups import offload_group
 from perfmodel.placement.precision import QUANTISED
-from perfmodel.shapes import Shape
+from perfmodel.shapes import Shape, ceil_div
 from perfmodel.spec.parallel import Layouts
+from perfmodel.spec.workload import GATHERED, LAYERWISE
 from perfmodel.stages.base import Component
 
 BITS_PER_BYTE = 8
@@ -44,7 +49,7 @@ def copied(component: Component, mode: str) -> str:
     denoiser = component.kind == "transformer" and component.blocks > 0
     if encoder and mode in ("model", "text-encoder"):
         return "text_encode"
-    return "denoise" if denoiser and mode in ("model", "layerwise") else ""
+    return "denoise" if denoiser and mode in ("model", *LAYERWISE) else ""
 
 
 def with_offload(
@@ -66,13 +71,11 @@ def with_offload(
     return result
 
 
-def _added(
-    stage: Stage, ops: tuple[Transfer, ...], size: int, mode: str, machine: Machine
-) -> Stage:
+def _added(stage: Stage, ops: tuple[Op, ...], size: int, mode: str, machine: Machine) -> Stage:
     """A stage over all configurations with `ops` beside (layerwise) or between its kernels."""
     lines = [_expanded(line, stage) for line in stage.lines]
     copies = cost_lines(ops, stage.name, size, machine, compiled=False)
-    if mode == "layerwise":
+    if mode in LAYERWISE:
         together = replace(copies[0], name="blocks to device", total_s=total_s(copies, size))
         busy_s = total_s(lines, size)
         copies = [expose(together, busy_s, machine.term(OVERLAP_FRAC, 0.9))]
@@ -96,24 +99,47 @@ def _copies(
     mode: str,
     dtype: str,
     machine: Machine,
-) -> Iterator[Transfer]:
+) -> Iterator[Op]:
     back = machine.term(RETURN_FRAC, 1.0)
     for part in moved:
         title = part.name.replace("_", " ")
         divided = layouts.tp * layouts.hsdp * layouts.pp if part.blocks else np.ones(len(layouts))
-        if mode == "layerwise":
-            yield Transfer(
-                name=f"{title} blocks to device",
-                count=_runs(part, shape, layouts),
-                bytes_moved=stored_bytes(part, part.block_params, dtype)
-                / (divided * _taking_turns(part, moved)),
-                direction="h2d",
-            )
+        if mode in LAYERWISE:
+            streamed = stored_bytes(part, part.block_params, dtype) / divided
+            turns = _taking_turns(part, moved)
+            yield from _streamed(part, streamed, turns, shape, layouts, mode)
             continue
         whole = stored_bytes(part, part.params, dtype) / divided
         yield Transfer(name=f"{title} to device", bytes_moved=whole, direction="h2d")
         if back > 0:
             yield Transfer(name=f"{title} to host", bytes_moved=whole * back, direction="d2h")
+
+
+def _streamed(
+    part: Component, whole_bytes: Column, turns: int, shape: Shape, layouts: Layouts, mode: str
+) -> Iterator[Op]:
+    """Copies of the blocks of `part`, of which a rank holds `whole_bytes`, and their gathers."""
+    title = part.name.replace("_", " ")
+    runs = _runs(part, shape, layouts)
+    group = offload_group(layouts)
+    shares = group.ranks if mode == GATHERED else np.ones_like(group.ranks)
+    yield Transfer(
+        name=f"{title} blocks to device",
+        count=runs,
+        bytes_moved=whole_bytes / (shares * turns),
+        direction="h2d",
+    )
+    blocks = ceil_div(part.blocks, layouts.pp)
+    yield Collective(
+        name=f"{title} blocks gathered",
+        count=runs * blocks // turns,
+        op="all_gather",
+        full_bytes=whole_bytes / blocks,
+        ranks=shares,
+        stride=group.stride,
+        groups=group.count,
+        axis="offload",
+    )
 
 
 def _runs(part: Component, shape: Shape, layouts: Layouts) -> NDArray[np.int64]:

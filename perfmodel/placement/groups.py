@@ -63,6 +63,21 @@ def guidance_group(layouts: Layouts) -> Group:
     return _group("cfg", layouts, layouts.cfg, layouts.tp * layouts.sequence_parallel * layouts.pp)
 
 
+def offload_group(layouts: Layouts) -> Group:
+    """Ranks that keep a share of each offloaded block: replicas, else the ranks of a sequence.
+
+    Source: vLLM-Omni 0.30.0, ``diffusion/offloader/base.py OffloadConfig.from_od_config``.
+    """
+    replicas = layouts.dp > 1
+    inside = layouts.world_size // layouts.dp
+    return _group(
+        "offload",
+        layouts,
+        np.where(replicas, layouts.dp, layouts.sequence_parallel),
+        np.where(replicas, inside, layouts.tp),
+    )
+
+
 def shard_group(layouts: Layouts) -> Group:
     """Ranks that share one copy of the block weights (HSDP)."""
     return _group("hsdp", layouts, layouts.hsdp, np.ones_like(layouts.hsdp))

@@ -9,6 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 Positive = Annotated[int, Field(ge=1)]
 
 
+GATHERED = "layerwise-gather"
+LAYERWISE = ("layerwise", GATHERED)
+"""Offload modes that stream the denoiser's blocks from the host."""
+
+
 class Frozen(BaseModel):
     """Base of everything people write: frozen, and unknown keys are errors."""
 
@@ -48,7 +53,9 @@ class Options(Frozen):
     vae_tiling: Literal["auto", "on", "off"] = "auto"
     vae_mode: Literal["tile", "spatial_shard_height", "spatial_shard_width"] = "tile"
     vae_fast_path: Literal["off", "lossless", "channels_last"] | None = None
-    offload: Literal["none", "auto", "text-encoder", "model", "layerwise"] = "none"
+    offload: Literal["none", "auto", "text-encoder", "model", "layerwise-gather", "layerwise"] = (
+        "none"
+    )
     cache_skip: Annotated[float, Field(ge=0, le=0.99, allow_inf_nan=False)] = 0.0
     ulysses_mode: Literal["strict", "advanced_uaa"] = "strict"
     guardrails: bool = False

@@ -42,6 +42,10 @@ OFFLOADS = {
     "model": "model",
     "layerwise": "layerwise",
     "text-encoder": "text-encoder",
+    "layerwise-gather": "layerwise-gather",
+    "distributed-layerwise (all-gather)": "layerwise-gather",
+    # Each rank streams whole blocks: what plain layerwise offload does.
+    "distributed-layerwise (no all-gather)": "layerwise",
 }
 
 BACKENDS = {
@@ -145,8 +149,13 @@ def _refuse_unmodelled(record: RunRecord) -> None:
         raise Skip(f"offload {record.offload} is not modelled")
     if record.attention_backend is not None and record.attention_backend not in BACKENDS:
         raise Skip(f"attention backend {record.attention_backend} is not modelled")
-    if (record.concurrency or 1) > 1:
+    if (record.concurrency or 1) > _replicas(record):
         raise Skip("several requests in flight")
+
+
+def _replicas(record: RunRecord) -> int:
+    """Replicas of the model, each of which takes a request."""
+    return record.parallel.get("data_parallel_size", record.parallel.get("dp")) or 1
 
 
 def _parallel(record: RunRecord) -> ParallelConfig:
@@ -190,7 +199,9 @@ def _workload(
         else:
             fields[name] = value
     fields["forwards"] = record.forwards
-    fields["batch"] = (record.batch or 1) * (record.num_outputs or 1)
+    # Outputs are counted over all requests that run at once.
+    outputs = -(-(record.num_outputs or 1) // (record.concurrency or 1))
+    fields["batch"] = (record.batch or 1) * outputs
     try:
         return Workload.model_validate(fields)
     except ValidationError as error:

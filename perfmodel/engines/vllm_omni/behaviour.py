@@ -304,6 +304,7 @@ def _with_pipeline(
         offload_modes=tuple(
             mode
             for mode in base.offload_modes
-            if pipeline.component_offload or mode != "text-encoder"
+            if (pipeline.component_offload or mode != "text-encoder")
+            and (mode != "layerwise-gather" or has("layerwise_gather", version))
         ),
     )

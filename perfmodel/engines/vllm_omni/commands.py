@@ -72,8 +72,10 @@ def _serve(ctx: Context, config: ParallelConfig, predicted_s: float) -> str:
     """
     one = replace(config, dp=1)
     words = _serve_words(ctx, one)
-    if config.dp == 1:
-        return "\n".join([*_notes(ctx, one), " ".join(_environment(ctx, one, predicted_s) + words)])
+    if config.dp == 1 or ctx.behaviour.options.offload == "layerwise-gather":
+        count = ["--num-gpus", str(config.world_size)] if config.dp > 1 else []
+        command = _environment(ctx, one, predicted_s) + words + count
+        return "\n".join([*_notes(ctx, one), " ".join(command)])
     lines = [*_notes(ctx, one), f"# {config.dp} replicas: a server and a port each"]
     for replica in range(config.dp):
         place = _environment(ctx, one, predicted_s, replica=replica, replicas=config.dp)
@@ -171,6 +173,8 @@ def _offload_words(ctx: Context) -> list[str]:
     offload = ctx.behaviour.options.offload
     if offload == "layerwise":
         return ["--enable-layerwise-offload"]
+    if offload == "layerwise-gather":
+        return ["--enable-distributed-layerwise-offload"]
     if offload == "model":
         return ["--enable-cpu-offload"]
     if offload == "text-encoder":

@@ -40,7 +40,7 @@ _SWITCH_OPTIONS: dict[str, tuple[str, object]] = {
     "--vae-use-tiling": ("vae_tiling", "on"),
     "--enable-cpu-offload": ("offload", "model"),
     "--enable-layerwise-offload": ("offload", "layerwise"),
-    "--enable-distributed-layerwise-offload": ("offload", "layerwise"),
+    "--enable-distributed-layerwise-offload": ("offload", "layerwise-gather"),
     "--no-guardrails": ("guardrails", False),
 }
 _DTYPES = {
@@ -96,7 +96,7 @@ class _Reading:
     model: str = ""
     omni: bool = False
     hsdp: bool = False
-    gathers: bool = False
+    rank_local: bool = False
     degrees: dict[str, int] = field(default_factory=dict)
     options: dict[str, object] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
@@ -114,6 +114,8 @@ def read_launch(argv: Sequence[str]) -> Launch:
     reading = _Reading()
     for flag, value in _pairs(_arguments(argv), reading):
         _apply(flag, value, reading)
+    if reading.rank_local and reading.options.get("offload") == "layerwise-gather":
+        reading.options["offload"] = "layerwise"
     parallel = _parallel(reading)
     if reading.problems:
         raise BadInput(*reading.problems)
@@ -210,12 +212,13 @@ def _apply(flag: str, value: str, reading: _Reading) -> None:
         reading.hsdp = True
     elif flag in _DEGREES:
         _degree(flag, value, reading)
+    elif flag in ("--dlo-use-allgather", "--dlo-no-use-allgather"):
+        reading.rank_local = flag == "--dlo-no-use-allgather"
     elif flag in _TEXT_OPTIONS:
         _text_option(flag, value, reading)
     elif flag in _SWITCH_OPTIONS:
         name, choice = _SWITCH_OPTIONS[flag]
         reading.options[name] = choice
-        reading.gathers |= flag == "--enable-distributed-layerwise-offload"
     else:
         _special(flag, value, reading)
 
@@ -281,8 +284,8 @@ def _offload(flag: str, value: str, reading: _Reading) -> None:
         return
     components = parsed.get("components", [])
     if parsed.get("mode") == "layer":
-        reading.options["offload"] = "layerwise"
-        reading.gathers |= "allgather" in value
+        gathers = '"allgather"' in value
+        reading.options["offload"] = "layerwise-gather" if gathers else "layerwise"
     elif components == ["text_encoder"]:
         reading.options["offload"] = "text-encoder"
     else:
@@ -337,7 +340,7 @@ def _parallel(reading: _Reading) -> ParallelConfig:
         )
     elif gpus > config.world_size:
         config = replace(config, dp=gpus // config.world_size)
-        if not reading.gathers:
+        if reading.options.get("offload") != "layerwise-gather":
             reading.warnings.append(_repeated_work(gpus, config.dp))
     return config
 

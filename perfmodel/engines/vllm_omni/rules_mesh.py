@@ -123,6 +123,25 @@ def _hsdp_with_problem(ctx: Context, config: ParallelConfig) -> Problem:
     return refusal("hsdp-with", ctx, config, "hsdp", clash, (1,))
 
 
+def _offload_gather(ctx: Context, layouts: Layouts) -> BoolColumn:
+    options = ctx.behaviour.options
+    skips = (layouts.dp > 1) & (options.cache_skip > 0)
+    return mask((options.offload == "layerwise-gather") & ((layouts.hsdp > 1) | skips))
+
+
+def _offload_gather_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    if config.hsdp > 1:
+        clash = (
+            f"hsdp={config.hsdp} shards the weights that --offload layerwise-gather shards again"
+        )
+        return refusal("offload-gather", ctx, config, "hsdp", clash, (1,))
+    clash = (
+        f"dp={config.dp} gathers weights between replicas under --offload layerwise-gather, and a "
+        "step cache would skip different gathers on each"
+    )
+    return refusal("offload-gather", ctx, config, "dp", clash, (1,))
+
+
 def _hsdp_mesh(ctx: Context, layouts: Layouts) -> BoolColumn:
     mesh, shards = _mesh(layouts), layouts.hsdp * layouts.hsdp_replicate
     combined = (layouts.hsdp > 1) & (mesh > 1) & (mesh != shards)
@@ -246,6 +265,13 @@ MESH_RULES: tuple[Rule, ...] = (
         violated=_limits,
         problem=_limits_problem,
         source=f"{_WHEEL}diffusion/models/sana_video/transformer_sana_video.py",
+    ),
+    Rule(
+        id="offload-gather",
+        title="Gathered layerwise offload excludes hsdp, and a step cache between replicas.",
+        violated=_offload_gather,
+        problem=_offload_gather_problem,
+        source=f"{_WHEEL}diffusion/offloader/base.py from_od_config, config.py resolve_offload",
     ),
     Rule(
         id="hsdp-with",

@@ -111,14 +111,18 @@ def _offload(ctx: Context, layouts: Layouts) -> BoolColumn:
 
 def _offload_problem(ctx: Context, config: ParallelConfig) -> Problem:
     given, modes = ctx.behaviour.options.offload, ctx.behaviour.offload_modes
+    clash = f"names a component, but {ctx.model} has its text tower inside the transformer"
+    instead = "model"
+    if given == "layerwise-gather":
+        clash = f"began with 0.26, this is vllm-omni {ctx.behaviour.version}"
+        instead = "layerwise"
     return Problem(
         "offload-mode",
-        f"--offload {given} names a component, but {ctx.model} has its text tower inside the "
-        f"transformer; legal: {words(modes)}; try --offload model",
+        f"--offload {given} {clash}; legal: {words(modes)}; try --offload {instead}",
         field="--offload",
         value=given,
         legal_values=modes,
-        suggestions=("--offload model",),
+        suggestions=(f"--offload {instead}",),
     )
 
 
@@ -247,7 +251,7 @@ OPTION_RULES: tuple[Rule, ...] = (
     Rule(
         id="offload-mode",
         per_layout=False,
-        title="Cosmos3 offloads whole towers: its text encoder is part of the transformer.",
+        title="The version must have the offload mode; Cosmos3 has no separate text encoder.",
         violated=_offload,
         problem=_offload_problem,
         source=f"{_WHEEL}diffusion/models/cosmos3/pipeline_cosmos3.py __init__",

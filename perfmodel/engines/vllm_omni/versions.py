@@ -69,6 +69,7 @@ FEATURES: dict[str, Feature] = {
     # Absent from the wheel of 2026-07-07, in that of 2026-08-03: the middle is taken for main.
     "trtllm_default": Feature((0, 26, 0), "2026-07-20", f"{_PULL}5283"),
     "allgather": _from_release((0, 26, 0), "entrypoints/cli/serve.py --allgather-degree"),
+    "layerwise_gather": _from_release((0, 26, 0), "offloader/distributed_layerwise_backend.py"),
     "text_encoder_tp": _from_release((0, 26, 0), "entrypoints/cli/serve.py"),
     # Known to the month only; so is the cuDNN default above.
     "vae_fast_path": Feature((0, 30, 0), "2026-09-01", f"{_PULL}7056"),
