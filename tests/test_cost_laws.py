@@ -219,6 +219,24 @@ def test_eager_traffic_and_launches_replace_the_fused_ones():
     assert floor == pytest.approx(0.0, abs=2e-5)
 
 
+def strided_rate(name, **changes):
+    box = machine(name)
+    box = replace(box, rates=replace(box.rates, **changes), terms={"cache_hit_frac": 0.0})
+    op = Pointwise(name="norm", bytes_moved=1e11, strided=True)
+    return 1e11 / float(cost(op, box, compiled=True).time_each_s), box
+
+
+def test_strided_kernels_are_issued_element_by_element():
+    """Bytes a clock of a multiprocessor, so faster memory does not help; slow memory binds."""
+    rate, box = strided_rate("h200-sxm")
+    issued = box.term("strided_bytes_per_clock") * 132 * 1.98e9
+    assert rate == pytest.approx(issued, rel=1e-3)
+    assert strided_rate("h200-sxm", memory_bytes_per_s=9.6e12)[0] == pytest.approx(rate, rel=1e-6)
+    assert strided_rate("h200-sxm", multiprocessors=66)[0] == pytest.approx(rate / 2, rel=1e-3)
+    slow, box = strided_rate("l40")
+    assert slow == pytest.approx(box.term("copy_memory_frac") * 864e9, rel=1e-3)
+
+
 def test_large_messages_use_the_fast_protocol_and_small_ones_the_quick_start():
     box = machine("b300-sxm")
     sizes = np.array([1e3, 1e9])

@@ -57,6 +57,7 @@ class Rates:
         l2_bytes: last-level cache.
         multiprocessors: SMs, CUs or cube cores.
         exp_per_s: exponentials per second over the device.
+        clock_hz: clock of the multiprocessors.
         link_bytes_per_s: per direction between devices of a domain, as the topology has it.
         host_link_bytes_per_s: per direction to the host.
         in_switch_reduce: the switch sums all-reduces.
@@ -74,6 +75,7 @@ class Rates:
     link_bytes_per_s: float
     host_link_bytes_per_s: float
     in_switch_reduce: bool = False
+    clock_hz: float = 0.0
 
     @classmethod
     def of(cls, device: Device) -> Rates:
@@ -104,6 +106,7 @@ class Rates:
             link_bytes_per_s=link_rate(device),
             host_link_bytes_per_s=_value(device.host_link.bytes_per_s_per_direction) or 0.0,
             in_switch_reduce=device.link.in_switch_reduce,
+            clock_hz=clock_hz,
         )
 
     def peak(self, dtype: str) -> float:
@@ -125,6 +128,7 @@ class Rates:
             exp_per_s=self.exp_per_s * factor,
             link_bytes_per_s=self.link_bytes_per_s * factor,
             host_link_bytes_per_s=self.host_link_bytes_per_s * factor,
+            clock_hz=self.clock_hz * factor,
         )
 
 

@@ -3,8 +3,13 @@
     time = launches * kernel_floor_s + bytes / (bandwidth * fraction)
 
 Compiled or fused code moves `bytes_moved` in `launches` kernels; eager code moves `eager_bytes`
-in `eager_launches` kernels.  Strided reductions and transposes have a lower fraction
-of their own.
+in `eager_launches` kernels.  Strided reductions and transposes compute an address for every
+element, so the multiprocessors issue them at
+
+    bytes per second = strided_bytes_per_clock * multiprocessors * clock
+
+where that is less than the memory gives to copies: it binds on devices whose memory is fast for
+their number of multiprocessors.
 """
 
 from __future__ import annotations
@@ -45,13 +50,21 @@ def memory_traffic(kernel_bytes: FloatArray, machine: Machine) -> FloatArray:
 
 def _fraction(op: Pointwise, machine: Machine, law: Law | None) -> tuple[float, str]:
     """Achieved bandwidth fraction of this kind of traffic and its provenance."""
-    if op.strided:
-        name = "strided_memory_frac"
-        return machine.term(name), machine.term_provenance(name)
-    key = "copy_frac" if op.is_copy else "memory_frac"
+    contiguous, provenance = _contiguous_fraction(op.is_copy or op.strided, machine, law)
+    if not op.strided:
+        return contiguous, provenance
+    name = "strided_bytes_per_clock"
+    rates = machine.rates
+    issued = machine.term(name) * rates.multiprocessors * rates.clock_hz / rates.memory_bytes_per_s
+    if issued < contiguous:
+        return issued, machine.term_provenance(name)
+    return contiguous, provenance
+
+
+def _contiguous_fraction(is_copy: bool, machine: Machine, law: Law | None) -> tuple[float, str]:
     if law is not None:
-        return values_of(PARAMETERS, law)[key], law.provenance
-    name = "copy_memory_frac" if op.is_copy else "pointwise_memory_frac"
+        return values_of(PARAMETERS, law)["copy_frac" if is_copy else "memory_frac"], law.provenance
+    name = "copy_memory_frac" if is_copy else "pointwise_memory_frac"
     return machine.term(name, 0.8), machine.term_provenance(name)
 
 

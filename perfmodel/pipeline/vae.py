@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,10 +64,10 @@ def vae_stage(kind: VaeKind, maps: vae.Maps, index: NDArray[np.intp], machine: M
     ops = [_strided(op, kind) for op in kind.ops(*dealt.shapes.T)]
     size = len(dealt.shapes)
     pieces = cost_lines(ops, kind.stage, size, machine, compiled=kind.fused)
-    host_each_s = machine.term(kind.launch_term)
+    host_each_s = [_launch_s(op, kind, machine) for op in ops]
     busiest = _busiest_rank(pieces, dealt, host_each_s)
     lines = _over_maps(pieces, dealt, busiest)
-    lines.append(_host_gap(kind, lines, machine))
+    lines.append(_host_gap(kind, lines, host_each_s, machine))
     around = cost_lines(_around(kind, maps, dealt), kind.stage, len(maps), machine, compiled=False)
     lines += [_at_least_host(line, machine.term("launch_eager_s")) for line in around]
     kept = [_repeated(line, kind.outputs) for line in lines if np.any(line.total_s > 0)]
@@ -85,15 +85,24 @@ def _strided(op: Op, kind: VaeKind) -> Op:
     return replace(op, strided=strided, in_convolution=converts)
 
 
-def _launches(lines: list[Line]) -> Column:
-    return sum((line.launches for line in lines), np.zeros_like(lines[0].total_s))
+def _launch_s(op: Op, kind: VaeKind, machine: Machine) -> float:
+    """Host time of a launch of `op`: conversions are launched inside the call of a convolution."""
+    inside = isinstance(op, Pointwise) and op.in_convolution
+    return machine.term("launch_in_call_s" if inside else kind.launch_term)
 
 
-def _busiest_rank(pieces: list[Line], dealt: vae.Dealt, host_each_s: float) -> Ints64:
+def _host_s(lines: list[Line], host_each_s: Sequence[float]) -> Column:
+    return sum(
+        (line.launches * each_s for line, each_s in zip(lines, host_each_s, strict=True)),
+        np.zeros_like(lines[0].total_s),
+    )
+
+
+def _busiest_rank(pieces: list[Line], dealt: vae.Dealt, host_each_s: Sequence[float]) -> Ints64:
     """Pieces of each shape on the slowest rank, ``[C, J]``."""
     size = len(dealt.shapes)
     device_s = total_s((line for line in pieces if line.kind in DEVICE_KINDS), size)
-    host_s = _launches(pieces) * host_each_s
+    host_s = _host_s(pieces, host_each_s)
     rank_s = np.maximum(
         np.einsum("crj,cj->cr", dealt.counts, device_s[dealt.kind]),
         np.einsum("crj,cj->cr", dealt.counts, host_s[dealt.kind]),
@@ -151,9 +160,11 @@ def _over_maps(pieces: list[Line], dealt: vae.Dealt, busiest: Ints64) -> list[Li
     ]
 
 
-def _host_gap(kind: VaeKind, lines: list[Line], machine: Machine) -> Line:
+def _host_gap(
+    kind: VaeKind, lines: list[Line], host_each_s: Sequence[float], machine: Machine
+) -> Line:
     busy_s = total_s(lines, len(lines[0].total_s))
-    host_s = _launches(lines) * machine.term(kind.launch_term)
+    host_s = _host_s(lines, host_each_s)
     return plain_line(
         kind.stage,
         "host gaps",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -69,6 +69,7 @@ class RunRecord(BaseModel):
     cache: Any = None
     offload: str | None = None
     vae_tiling: bool | None = None
+    vae_fast_path: Literal["off", "lossless", "channels_last"] | None = None
     parallel: dict[str, int | None] = {}
     measured_ms: dict[str, Milliseconds] = {}
     peak_memory_mib: float | None = None

@@ -253,6 +253,8 @@ def _options(record: RunRecord, parallel: ParallelConfig, assumed: list[str]) ->
         fields["compile"] = record.compile
     if record.vae_tiling is None and parallel.vae_patch == 1:
         assumed.append("vae_tiling")
+    if record.vae_fast_path is not None:
+        fields["vae_fast_path"] = record.vae_fast_path
     if record.dtype is None:
         assumed.append("dtype")
     return Options.model_validate(fields)
