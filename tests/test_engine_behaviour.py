@@ -18,7 +18,7 @@ from engine_contexts import (
 
 from perfmodel.engines import engine, parse_engine
 from perfmodel.engines.base import Behaviour
-from perfmodel.engines.vllm_omni.versions import FEATURES, RELEASES, has
+from perfmodel.engines.vllm_omni.versions import FEATURES, RELEASES, day_of_source, has
 from perfmodel.errors import BadInput
 from perfmodel.spec.workload import Options
 
@@ -182,3 +182,30 @@ def test_padding_by_release():
 def test_has_asks_the_release_before_the_day():
     assert not has("cudnn_default", ENGINE.version("0.20.0"))
     assert has("cudnn_default", ENGINE.version("2026-05-08"))
+
+
+def test_a_pull_request_dates_what_was_measured_for_it():
+    pull = "https://github.com/vllm-project/vllm-omni/pull/{}"
+    # Days that records of these pull requests state themselves.
+    assert day_of_source(pull.format(4301)) == "2026-06-10"
+    assert day_of_source(pull.format(4467)) == "2026-06-15"
+    # Between them, and beyond the newest.
+    assert "2026-06-10" < str(day_of_source(pull.format(4400))) < "2026-06-15"
+    assert day_of_source(pull.format(99_999)) == RELEASES[(0, 30, 0)]
+    days = [str(day_of_source(pull.format(number))) for number in range(0, 9000, 250)]
+    assert days == sorted(days)
+    assert day_of_source("https://github.com/sgl-project/sglang/pull/27037") is None
+
+
+@pytest.mark.parametrize(
+    ("version", "backend", "cut", "ragged"),
+    [
+        ("0.20.0", "FLASH_ATTN", False, True),
+        ("0.20.0", "TORCH_SDPA", False, False),
+        ("0.22.0", "FLASH_ATTN", True, True),
+        ("2026-04-15", "CUDNN_ATTN", False, False),
+    ],
+)
+def test_padded_text_of_hunyuanvideo_1_5(version, backend, cut, ragged):
+    traits = behaviour("hunyuanvideo-1.5", H100, version, attention_backend=backend).traits
+    assert (traits.valid_text_only, traits.ragged_attention) == (cut, ragged)

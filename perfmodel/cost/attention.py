@@ -62,6 +62,9 @@ SPLITS = (1, 2, 4)
 """Parts that the keys of a tile are split into when there are too few tiles."""
 OVERLAP_POWER = 4.0
 
+BIAS_BACKENDS = frozenset({"SDPA_EFFICIENT", "FLASHINFER_ATTN"})
+"""Backends that read a mask as a value for every pair of tokens, in every head."""
+
 
 def attention_time_s(
     values: Mapping[str, float],
@@ -159,7 +162,8 @@ def cost_attention(op: Attention, machine: Machine, *, sustained: bool = True) -
         values = steady(values)
     choice = kernel_choice(machine, law, op)
     slow = machine.sustained("attention") if sustained else 1.0
-    masked_frac = machine.term("masked_attention_frac", 1.0)
+    biased = (op.backend or "").upper() in BIAS_BACKENDS
+    masked_frac = machine.term("attention_bias_frac" if biased else "masked_attention_frac", 1.0)
 
     def evaluate(**dims: FloatArray) -> tuple[FloatArray, ...]:
         masked = dims.pop("masked").astype(bool)

@@ -150,7 +150,7 @@ def _on_kernel(op: Attention, backend: str) -> Attention:
     (the flash kernel takes no mask).
     """
     if backend == "TORCH_SDPA" and op.masked is True:
-        return replace(op, backend="SDPA_EFFICIENT", masked=False)
+        return replace(op, backend="SDPA_EFFICIENT")
     return replace(op, backend=backend)
 
 

@@ -26,6 +26,8 @@ class Traits:
         boundary_ratio: expert boundary the engine uses where the request names none.
         valid_text_only: text is cut to its real tokens before the blocks (HunyuanVideo-1.5);
             else every padded slot runs through them, masked.
+        ragged_attention: a masked attention gathers the real tokens, runs a kernel of ragged
+            lengths over them and scatters the result (FlashAttention's varlen functions).
         text_split: sequence parallelism divides the text of a joint attention too, else every rank
             keeps all of it.
         single_stream_tensor: how tensor parallelism treats single-stream blocks: ``row`` (split
@@ -44,6 +46,7 @@ class Traits:
     vae_fast_path: str = "off"
     boundary_ratio: float | None = None
     valid_text_only: bool = False
+    ragged_attention: bool = False
     text_split: bool = False
     single_stream_tensor: str = "row"
     text_bits: int = 16

@@ -2,7 +2,8 @@
 
 The transformer's text has 1000 slots of a Qwen2.5-VL prompt, 256 of glyphs (only filled when the
 prompt quotes text) and 729 of a SigLIP image (only filled for image-to-video).  diffusers runs all
-1985 through every block, masked; vLLM-Omni cuts to the valid ones before the blocks.
+1985 through every block, masked; vLLM-Omni cuts to the valid ones before the blocks since 0.22, and
+ran all slots through the blocks and the real ones through a ragged attention before.
 Sources: diffusers 0.42.1 ``transformer_hunyuan_video15.py``
 (https://pypi.org/project/diffusers/0.42.1/), vLLM-Omni 0.30.0 ``diffusion/models/hunyuan_video``
 (https://pypi.org/project/vllm-omni/0.30.0/).
@@ -101,11 +102,13 @@ def _transformer(model: ModelSpec) -> Component:
 
 def _forward(model: ModelSpec, sizes: Sizes, traits: Traits) -> tuple[Op, ...]:
     spec, padded = model.transformer, not traits.valid_text_only
+    ragged = padded and traits.ragged_attention
     style = Style(
         text_rope=False,
         fused_qkv=traits.fused_qkv,
         masked=padded,
-        mask_bytes=MASK_PAIR_BYTES if padded else 0.0,
+        mask_bytes=MASK_PAIR_BYTES if padded and not ragged else 0.0,
+        valid_text=model.tasks[model.default_task].text_tokens if ragged else None,
     )
     return (
         *joint_model.condition(model, sizes),

@@ -27,6 +27,8 @@ RMS_BYTES, RMS_LAUNCHES = 34.0, 8
 ROPE_BYTES, ROPE_LAUNCHES = 52.0, 8
 # The same as a complex product: cast 6, product 8, cast 6.
 COMPLEX_ROPE_BYTES, COMPLEX_ROPE_LAUNCHES = 20.0, 3
+# Sums, indices and offsets of the mask, three gathers, clear and scatter.
+RAGGED_LAUNCHES = 12
 GATED_FUSED_BYTES, GATED_BYTES = 6.0, 10.0
 FULL_MODULATION = 6
 """Vectors of a two-stream block: shift, scale and gate, for attention and feed-forward."""
@@ -47,6 +49,8 @@ class Style:
             element (joining q and k again after the latent part was rotated).
         masked: text padding is masked in attention.
         mask_bytes: eager bytes a pair of tokens, for building that mask in every block.
+        valid_text: text tokens of each output that a kernel of ragged lengths attends to; None:
+            the kernel sees all slots.
     """
 
     rms_bytes: float = RMS_BYTES
@@ -58,6 +62,7 @@ class Style:
     single_copy_bytes: float = 0.0
     masked: bool = False
     mask_bytes: float = 0.0
+    valid_text: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,15 +209,16 @@ def joint_attention(
         count: blocks.
         divided: tensor parallelism divides the heads.
     """
-    joined = sizes.tokens + sizes.text
+    seen = sizes if style.valid_text is None else replace(sizes, text=style.valid_text)
+    joined = seen.tokens + seen.text
     attention = Attention(
         name=name,
         count=count,
         batch=sizes.batch,
         seq_q=joined,
         seq_kv=joined,
-        prefix_q=sizes.kept,
-        prefix_kv=sizes.kept,
+        prefix_q=seen.kept,
+        prefix_kv=seen.kept,
         heads=spec.heads,
         kv_heads=spec.kv_heads,
         head_dim=spec.head_dim,
@@ -225,7 +231,22 @@ def joint_attention(
     layout = joined_traffic(
         f"{name} layout", sizes, (0.0, READ_WRITE * width), count, launches=(0, 1), split=split
     )
-    return (*_mask(sizes, style, name, count), attention, *layout)
+    ragged = () if style.valid_text is None else _ragged_copies(sizes, width, name, count, split)
+    return (*_mask(sizes, style, name, count), attention, *ragged, *layout)
+
+
+def _ragged_copies(sizes: Sizes, width: int, name: str, count: int, split: Split) -> tuple[Op, ...]:
+    """Real tokens of q, k and v gathered; the output cleared and scattered back."""
+    moved = (3 * READ_WRITE + BF16_BYTES + READ_WRITE) * width
+    return joined_traffic(
+        f"{name} gather of real tokens",
+        sizes,
+        (moved, moved),
+        count,
+        launches=(RAGGED_LAUNCHES, RAGGED_LAUNCHES),
+        split=split,
+        is_copy=True,
+    )
 
 
 def join_copies(spec: TransformerSpec, sizes: Sizes, count: int) -> tuple[Op, ...]:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from perfmodel import catalog
 from perfmodel.catalog.problems import problems_of
 from perfmodel.engines import engine_names
+from perfmodel.engines.vllm_omni.versions import day_of_source
 from perfmodel.errors import PerfmodelError
 from perfmodel.spec.hardware import System
 from perfmodel.spec.parallel import KEY_ALIASES, KEYS, ParallelConfig
@@ -231,11 +232,11 @@ def _engine(record: RunRecord, assumed: list[str]) -> str:
     number = version.split()[0] if version else ""
     if number[:1].isdigit() and "." in number and number[0:1] == "0":
         return f"{record.engine}@{number}"
-    if record.source_date:
-        assumed.append("engine_version")
-        return f"{record.engine}@{record.source_date}"
     assumed.append("engine_version")
-    return record.engine
+    day = record.source_date
+    if day is None and record.engine == "vllm-omni":
+        day = day_of_source(record.source or "")
+    return f"{record.engine}@{day}" if day else record.engine
 
 
 def _options(record: RunRecord, parallel: ParallelConfig, assumed: list[str]) -> Options:

@@ -273,6 +273,7 @@ def _with_pipeline(
     auto_pad = pipeline.auto_pad == "always" or (
         bool(pipeline.auto_pad) and has(pipeline.auto_pad, version)
     )
+    cut = bool(pipeline.valid_text_only) and has(pipeline.valid_text_only, version)
     return replace(
         base,
         pipeline=pipeline.name,
@@ -282,7 +283,8 @@ def _with_pipeline(
             vae_fast_path=base.options.vae_fast_path or "off",
             # The checkpoint's own value is not read; both A14B pipelines fall back on this one.
             boundary_ratio=0.875 if two_experts else None,
-            valid_text_only=pipeline.valid_text_only,
+            valid_text_only=cut,
+            ragged_attention=base.attention_backend == "FLASH_ATTN" and base.platform == "cuda",
             single_stream_tensor=pipeline.single_stream_tensor,
         ),
         auto_pad=auto_pad,

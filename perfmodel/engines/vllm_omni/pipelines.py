@@ -24,7 +24,8 @@ class Pipeline:
         mask_free: never passes a mask, so Blackwell may default to TRTLLM_ATTN.
         sound_padded: adds sound frames until the tokens divide.
         vae_broadcast: a distributed decode is sent to all ranks, not kept on rank 0.
-        valid_text_only: padded text is cut to its real tokens before the blocks.
+        valid_text_only: feature that brought cutting padded text to its real tokens before the
+            blocks; "" if never.
         single_stream_tensor: how tensor parallelism treats single-stream blocks (see `Traits`).
         sp, cfg, hsdp, pp, vae_patch, spatial_shard, text_encoder_tp: axes that do something.
         legal_degrees: degrees that the pipeline accepts, for axes that it limits by name.
@@ -39,7 +40,7 @@ class Pipeline:
     mask_free: bool = False
     sound_padded: bool = False
     vae_broadcast: bool = False
-    valid_text_only: bool = False
+    valid_text_only: str = ""
     single_stream_tensor: str = "row"
     sp: bool = True
     cfg: bool = True
@@ -73,7 +74,7 @@ def _qwen(name: str) -> Pipeline:
 
 
 def _hunyuan(name: str) -> Pipeline:
-    return Pipeline(name=name, vae_broadcast=True, valid_text_only=True)
+    return Pipeline(name=name, vae_broadcast=True, valid_text_only="valid_text")
 
 
 # Frames are divided, so shards may be uneven; linear attention has no ring to merge.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import date
 
 from perfmodel.engines.base import Version
 from perfmodel.errors import BadInput, Problem
@@ -30,6 +31,20 @@ RELEASES: dict[Release, str] = {
 FIRST_DAY = "2025-12-01"
 """No days before: the main branch of this month has no feature of `FEATURES` yet."""
 PINNED: Release = (0, 30, 0)
+PULLS: dict[int, str] = {
+    0: FIRST_DAY,
+    1516: "2026-03-12",
+    3079: "2026-04-15",
+    3928: "2026-06-06",
+    4301: "2026-06-10",
+    4467: "2026-06-15",
+    4614: "2026-06-22",
+    5283: "2026-07-20",
+    7056: "2026-09-01",
+    7427: "2026-09-25",
+}
+"""Days of some pull requests: of `FEATURES`, of published records, and of HunyuanVideo-1.5, which
+the wheel of 2026-03-23 has and that of 2026-03-01 has not."""
 _PULL = "https://github.com/vllm-project/vllm-omni/pull/"
 
 
@@ -60,6 +75,8 @@ FEATURES: dict[str, Feature] = {
     "profiler": _from_release((0, 18, 0), "entrypoints/cli/serve.py"),
     "cudnn_default": Feature((0, 22, 0), "2026-04-01", f"{_PULL}3079"),
     "vae_patch_below_world": Feature((0, 22, 0), "2026-06-06", f"{_PULL}3928"),
+    # Absent from the wheel of 2026-05-08.
+    "valid_text": _from_release((0, 22, 0), "models/hunyuan_video max_valid_encoder_tokens"),
     "pipeline_parallel": _from_release((0, 22, 0), "distributed/pipeline_parallel.py"),
     "cosmos3": _from_release((0, 22, 0), "diffusion/registry.py"),
     "no_guardrails": _from_release((0, 22, 0), "entrypoints/cli/serve.py --no-guardrails"),
@@ -77,6 +94,7 @@ FEATURES: dict[str, Feature] = {
     "cosmos3_auto_pad": _from_release((0, 30, 0), "transformer_cosmos3.py _sp_plan"),
 }
 
+_SOURCE = re.compile(r"vllm-omni/(?:pull|issues)/(\d+)")
 _DATE = re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?$")
 _RELEASE = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?P<rest>[.\-+]?(?:post|dev|rc|a|b|\s|\().*)?$")
 
@@ -84,6 +102,23 @@ _RELEASE = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?P<rest>[.\-+]?(?:post|dev|rc
 def has(name: str, version: Version) -> bool:
     """Whether `version` has the feature called `name`."""
     return FEATURES[name].on(version)
+
+
+def day_of_source(source: str) -> str | None:
+    """About the day of the code that a pull request measured; None for another source.
+
+    Between pull requests of known days, by number: a record that names neither a version nor a day
+    is older than the newest release.
+    """
+    match = _SOURCE.search(source)
+    if match is None:
+        return None
+    number = min(int(match[1]), max(PULLS))
+    below = max(known for known in PULLS if known <= number)
+    above = min(known for known in PULLS if known >= number)
+    first, last = (date.fromisoformat(PULLS[known]).toordinal() for known in (below, above))
+    share = (number - below) / max(above - below, 1)
+    return date.fromordinal(first + round(share * (last - first))).isoformat()
 
 
 def label_of(release: Release) -> str:
@@ -133,8 +168,8 @@ def _dated(day: str) -> Version:
 
 def _on(day: str) -> Version:
     match = _DATE.match(day)
-    year, month, date = (match[1], match[2], match[3] or "28") if match else ("", "", "")
-    if not match or not 1 <= int(month) <= 12 or not 1 <= int(date) <= 31:
+    year, month, of_month = (match[1], match[2], match[3] or "28") if match else ("", "", "")
+    if not match or not 1 <= int(month) <= 12 or not 1 <= int(of_month) <= 31:
         raise BadInput(
             Problem(
                 "engine-version",
@@ -144,7 +179,7 @@ def _on(day: str) -> Version:
             )
         )
     first = FIRST_DAY
-    if f"{year}-{month}-{date}" < first:
+    if f"{year}-{month}-{of_month}" < first:
         message = (
             f"{day} is before {first}, the first day whose vLLM-Omni behaviour is known; legal: "
             f"{first} and later; try --engine vllm-omni@{first}"
@@ -153,7 +188,7 @@ def _on(day: str) -> Version:
         raise BadInput(
             Problem("engine-version", message, "--engine", day, (f"{first} and later",), again)
         )
-    return Version(f"main at {day}", f"{year}-{month}-{date}")
+    return Version(f"main at {day}", f"{year}-{month}-{of_month}")
 
 
 def _nearest(text: str, wanted: Release, rest: str) -> Version:
