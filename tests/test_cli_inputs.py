@@ -147,6 +147,7 @@ def test_frames_and_seconds_exclude_each_other():
         (dict(option=("compile=on",)), "compile", True),
         (dict(cache="skip=0.3"), "cache_skip", 0.3),
         (dict(cache="none"), "cache_skip", 0.0),
+        (dict(option=("attention-density=0.2",)), "attention_density", 0.2),
         (dict(guardrails=True), "guardrails", True),
         (dict(offload="text_encoder"), "offload", "text-encoder"),
         (dict(vae_tiling="on"), "vae_tiling", "on"),
@@ -164,7 +165,9 @@ def test_shorthands_and_options_mean_the_same_keys(values, field, expected):
 def test_every_option_key_is_accepted():
     for key in Options.model_fields:
         legal = literal_values(key)
-        text = legal[0] if legal else {"cache_skip": "0.1"}.get(key, "on")
+        text = (
+            legal[0] if legal else {"cache_skip": "0.1", "attention_density": "0.2"}.get(key, "on")
+        )
         assert option_value(key, text) is not None
 
 

@@ -42,6 +42,7 @@ def refusals(capsys) -> list[str]:
             ["recommend", "--model=qwen-image-edit", "--input-images=0"],
             ("error[input-images]", "qwen-image-edit i2i needs 1 or more"),
         ),
+        (["recommend", "--option=attention_density=0"], ("attention_density", "up to 1")),
         (["recommend", "--option=cache_skip=0.99999"], ("0.99999", "skip=0 to skip=0.99")),
         (["recommend", "--engine="], ("error[engine]", "--engine is empty", "vllm-omni")),
         (["recommend", "--dtype="], ("error[dtype]", "--dtype is empty", "--dtype bf16")),

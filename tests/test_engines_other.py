@@ -434,3 +434,34 @@ def test_cache_dit_takes_heads_that_do_not_divide():
     uneven = {"heads": 30, "kv_heads": 30, "tokens": 4096}
     assert allowed(context("cache-dit(diffusers)", **uneven), "usp4")
     assert not allowed(context("diffusers", **uneven), "usp4")
+
+
+# Sparse attention
+
+SPARSITY_OF_LAYERS = {
+    "cosmos-predict2-2b-v2w": ((0.98, 2), (0.95, 3), (0.92, 7), (0.77, 15), (0.55, 1)),
+    "cosmos-predict2-14b-v2w": ((0.98, 11), (0.95, 2), (0.92, 10), (0.77, 6), (0.55, 6), (0.0, 1)),
+}
+"""As the header of cosmos-predict2 1.0.9 ``configs/base/config_natten.py`` counts them."""
+
+
+@pytest.mark.parametrize("slug", SPARSITY_OF_LAYERS)
+def test_neighbourhood_attention_computes_what_its_windows_hold(slug):
+    layers = SPARSITY_OF_LAYERS[slug]
+    dense = sum(count for _, count in layers)
+    expected = 1 - sum(sparsity * count for sparsity, count in layers) / dense
+    ctx = context("cosmos-official", slug, options=Options(attention_backend="natten"))
+    assert ctx.behaviour.options.attention_density == pytest.approx(expected, abs=0.005)
+    assert ctx.behaviour.attention_backend == "CUDNN_ATTN"
+    assert allowed(ctx, "single")
+    engine = engines.engine("cosmos-official")
+    (words,) = lines_with(engine.commands(ctx, config("single"), 1.0).request, "python3")
+    assert engine.read_launch(words).options == {"attention_backend": "NATTEN"}
+
+
+def test_a_model_without_windows_has_no_neighbourhood_attention():
+    ctx = context("wan-official", options=Options(attention_backend="NATTEN"))
+    assert ctx.behaviour.options.attention_density == 1
+    assert not allowed(ctx, "single")
+    stated = Options(attention_backend="NATTEN", attention_density=0.2)
+    assert allowed(context("wan-official", options=stated), "single")

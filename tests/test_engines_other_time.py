@@ -154,6 +154,26 @@ def test_each_replica_takes_a_request():
         predict_record(record.model_copy(update={"concurrency": 5}))
 
 
+def test_sparse_attention_and_step_caches_are_predicted_where_their_share_is_stated():
+    record = RunRecord(
+        id="x", engine="diffusers", model="Wan-AI/Wan2.1-T2V-14B-Diffusers", task="t2v",
+        gpu="h100-sxm", num_gpus=1, width=832, height=480, frames=81, steps=50,
+        measured_ms={"denoise": 1.0},
+    )  # fmt: skip
+
+    def denoise(**changes):
+        return predict_record(record.model_copy(update=changes)).predicted_ms["denoise"]
+
+    with pytest.raises(Skip, match="unstated density"):
+        denoise(sparse_attention=True)
+    with pytest.raises(Skip, match="unstated skip ratio"):
+        denoise(cache="teacache")
+    dense = denoise()
+    thin = [denoise(sparse_attention=True, attention_density=share) for share in (0.5, 0.25)]
+    assert dense > thin[0] > thin[1]
+    assert denoise(cache="teacache", cache_skip=0.5) == pytest.approx(dense / 2, rel=0.01)
+
+
 def test_quantised_weights_are_copied_in_their_width():
     part = Component(name="transformer", kind="transformer", params=100, quantizable_params=80)
     assert stored_bytes(part, 100, "bf16") == 200

@@ -294,6 +294,29 @@ def test_cache_skip_scales_forwards_only():
     assert total_flops(skipped) == pytest.approx(0.75 * total_flops(plain), rel=1e-12)
 
 
+@given(density=st.floats(0.01, 0.99), ulysses=st.sampled_from([1, 2, 4]))
+def test_a_sparse_attention_has_its_share_of_the_products_and_reorders_four_tensors(
+    density, ulysses
+):
+    layout = ParallelConfig(ulysses=ulysses)
+    dense = by_name(place(layout))
+    placed = place_denoise(
+        work(), shape(), Layouts.of([layout]), Table(), Options(attention_density=density)
+    )
+    thin = by_name(placed)
+    kept = float(flops(thin["self"])[0] / flops(dense["self"])[0])
+    assert kept == pytest.approx(density, abs=1 / TOKENS)
+    rows = (TOKENS * HEADS + (TOKENS + TEXT) * KV_HEADS) // ulysses
+    moved = 4 * 2 * HEAD_DIM * rows
+    assert float(thin["self, tiles reordered"].bytes_moved[0]) == pytest.approx(moved)
+    assert {name for name in thin if thin[name] != dense.get(name)} >= {"self"}
+    assert float(flops(thin["q"])[0]) == float(flops(dense["q"])[0])
+
+
+def test_all_products_are_an_ordinary_attention():
+    assert "self, tiles reordered" not in by_name(place(ParallelConfig()))
+
+
 def test_norm_reduce_moves_one_fp32_sum_a_row():
     layouts = Layouts.of([ParallelConfig(tp=2), ParallelConfig()])
     (reduce,) = tensor.norm_all_reduces(

@@ -13,6 +13,7 @@ from perfmodel.ops import Attention, Collective, Gemm, Op, Rows, Split, flops
 from perfmodel.placement import sequence, tensor
 from perfmodel.placement.denoise import place_op
 from perfmodel.spec.parallel import Layouts, ParallelConfig
+from perfmodel.spec.workload import Options
 from perfmodel.stages.base import DenoiseWork
 
 TOKENS, TEXT, HEADS, HEAD_DIM, LAYERS = 4096, 512, 24, 128, 60
@@ -58,7 +59,7 @@ def work(*ops: Op) -> DenoiseWork:
 
 
 def place(op: Op, *configs: ParallelConfig) -> list[Op]:
-    return place_op(op, work(op), Layouts.of(list(configs)), Table(), "bf16")
+    return place_op(op, work(op), Layouts.of(list(configs)), Table(), Options())
 
 
 def attention_flops(ops: list[Op]) -> float:

@@ -13,7 +13,7 @@ from perfmodel.placement.denoise import place_op
 from perfmodel.placement.guidance import forwards_of_a_rank, guided_steps, together
 from perfmodel.shapes import Shape
 from perfmodel.spec.parallel import Layouts, ParallelConfig
-from perfmodel.spec.workload import Workload
+from perfmodel.spec.workload import Options, Workload
 from perfmodel.stages import family, helios, ltx2
 from perfmodel.stages.base import Traits
 from perfmodel.stages.summary import flops_by_kind
@@ -175,7 +175,7 @@ def test_tensor_and_sequence_parallelism_divide_what_they_name(slug: str) -> Non
     for op in work.per_forward:
         if not isinstance(op, (Gemm, Conv)):
             continue
-        placed = place_op(op, work, layouts, Table(), "bf16")[0]
+        placed = place_op(op, work, layouts, Table(), Options())[0]
         alone, sequence, tensor = np.broadcast_to(flops(placed), 3)
         assert alone == flops(op)
         if op.rows is Rows.TOKENS and not getattr(op, "fixed_rows", 0):

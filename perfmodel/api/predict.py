@@ -157,6 +157,8 @@ def _with_suffix(options: Options, suffix: str) -> Options:
         change = {"dtype": name}
     elif name == "cache":
         change = {"cache_skip": float(value)}
+    elif name == "sparse":
+        change = {"attention_density": float(value)}
     else:
         change = {"offload": re.sub("^layer(?!wise)", "layerwise", value)}
     return Options.model_validate({**options.model_dump(), **change})

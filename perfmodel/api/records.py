@@ -56,6 +56,8 @@ def id_suffixes(options: Options) -> tuple[str, ...]:
     parts = [] if options.offload in ("none", "auto") else [offload]
     if options.cache_skip:
         parts.append(f"cache-{options.cache_skip:g}")
+    if options.attention_density < 1:
+        parts.append(f"sparse-{options.attention_density:g}")
     if options.dtype in LOSSY_DTYPES:
         parts.append(options.dtype)
     return tuple(parts)
@@ -64,7 +66,7 @@ def id_suffixes(options: Options) -> tuple[str, ...]:
 def is_lossless(options: Options) -> bool:
     """Whether the options leave the output as the bf16 model gives it."""
     exact = options.dtype not in LOSSY_DTYPES and options.attention_backend not in LOSSY_BACKENDS
-    return exact and options.cache_skip == 0
+    return exact and options.cache_skip == 0 and options.attention_density == 1
 
 
 @dataclass(frozen=True)

@@ -255,6 +255,8 @@ def option_value(key: str, text: str) -> str | bool | float:
         return switch(key, text)
     if key == "cache_skip":
         return _cache(text)
+    if key == "attention_density":
+        return _density(text)
     legal = literal_values(key)
     return choice(key, text, legal) if legal else text.strip()
 
@@ -265,6 +267,13 @@ def literal_values(key: str) -> tuple[str, ...]:
     arguments = [annotation, *get_args(annotation)]
     found = [value for part in arguments for value in get_args(part) if isinstance(value, str)]
     return tuple(dict.fromkeys(found or [v for v in get_args(annotation) if isinstance(v, str)]))
+
+
+def _density(text: str) -> float:
+    value = number(text)
+    if value is None or not 0 < value <= 1:
+        raise refuse("attention_density", text, "is no share of the products", "above 0, up to 1")
+    return value
 
 
 def _cache(text: str) -> float:

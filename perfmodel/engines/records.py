@@ -25,6 +25,10 @@ def run_record(ctx: Context, config: ParallelConfig) -> dict[str, object]:
     backend = behaviour.attention_backend
     if config.ring > 1 and not behaviour.attention_explicit:
         backend = behaviour.ring_attention_backend
+    shares = {
+        "cache_skip": (options.cache_skip, 0.0),
+        "attention_density": (options.attention_density, 1.0),
+    }
     return {
         "id": f"local-{ctx.model_id}-{ctx.device}-{config.config_id}",
         "source": "local",
@@ -50,5 +54,6 @@ def run_record(ctx: Context, config: ParallelConfig) -> dict[str, object]:
         "compile": behaviour.compiled,
         "offload": options.offload,
         "vae_tiling": config.vae_tiling or config.vae_patch > 1,
+        **{name: share for name, (share, none) in shares.items() if share != none},
         "parallel": {name: value for name, value in degrees.items() if value > 1},
     }

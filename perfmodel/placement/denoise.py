@@ -73,11 +73,11 @@ def place_denoise(
         shape: the request; its numbers are scalars or columns as long as `layouts`.
         layouts: the configurations.
         table: engine behaviour.
-        options: dtype of the linears, share of forwards that a step cache skips.
+        options: dtype of the linears, what a step cache skips and a sparse attention leaves out.
     """
     forwards = guidance.forwards_of_a_rank(shape, layouts)
     branches = guidance.branches_of_a_rank(shape, layouts)
-    per_forward = _place_all(work.per_forward, work, layouts, table, options.dtype)
+    per_forward = _place_all(work.per_forward, work, layouts, table, options)
     per_forward += [
         sequence.exit_gather(shape.tokens, shape.batch, work.exit_width, layouts),
         weights.stage_hand_over(work.hidden, shape, layouts),
@@ -96,7 +96,7 @@ def place_denoise(
         shape.batch,
         layouts,
     )
-    per_request = _place_all(work.per_request, work, layouts, table, options.dtype)
+    per_request = _place_all(work.per_request, work, layouts, table, options)
     ops = [
         *_times(per_request, branches),
         *_times(per_forward, forwards * (1 - options.cache_skip)),
@@ -112,31 +112,32 @@ def place_denoise(
 
 
 def place_op(
-    op: Op, work: DenoiseWork, layouts: Layouts, table: EngineTable, dtype: str
+    op: Op, work: DenoiseWork, layouts: Layouts, table: EngineTable, options: Options
 ) -> list[Op]:
     """One unsharded operator as the rank runs it, followed by the messages it causes."""
     split = tensor.split_widths(op, layouts)
     if isinstance(split, Attention) and split.role is Role.SELF:
         builds_mask = table.pad_masked or work.sequence_parallel_masked
-        return sequence.split_self_attention(
+        placed = sequence.split_self_attention(
             _on_kernel(split, table.attention_backend),
             layouts,
             builds_mask=builds_mask,
             copies=table.ulysses_copies,
             ring_backend=table.ring_attention_kernel,
         )
+        return sequence.sparse(placed, options.attention_density)
     if isinstance(split, Attention):
         split = _on_kernel(split, table.cross_attention_backend)
     split = sequence.split_rows(split, layouts)
     if table.hsdp_breaks_graph:
         split = _unfuse(split, layouts.hsdp > 1)
-    return [quantise(split, dtype), *tensor.row_all_reduce(split, layouts)]
+    return [quantise(split, options.dtype), *tensor.row_all_reduce(split, layouts)]
 
 
 def _place_all(
-    ops: Iterable[Op], work: DenoiseWork, layouts: Layouts, table: EngineTable, dtype: str
+    ops: Iterable[Op], work: DenoiseWork, layouts: Layouts, table: EngineTable, options: Options
 ) -> list[Op]:
-    return [placed for op in ops for placed in place_op(op, work, layouts, table, dtype)]
+    return [placed for op in ops for placed in place_op(op, work, layouts, table, options)]
 
 
 def _times(ops: Iterable[Op], executions: NDArray[np.number] | Ints) -> list[Op]:

@@ -135,6 +135,35 @@ def split_self_attention(
     ]
 
 
+def sparse(ops: list[Op], density: float) -> list[Op]:
+    """`ops` of a self-attention of which a share of the query-key products is computed.
+
+    Formula: every query meets ``density x seq_kv`` keys.  q, k, v and the output are reordered, so
+        that what is left out falls on whole tiles of the kernel: four copies.
+    Source: NATTEN 0.21 ``token_permute`` (https://natten.org), FastVideo's video sparse attention
+        ``tile`` and ``untile``; both run dense kernels over the tiles that are left.
+    """
+    if density >= 1.0:
+        return ops
+    found: list[Op] = []
+    for op in ops:
+        if not isinstance(op, Attention):
+            found.append(op)
+            continue
+        kept = np.maximum(np.rint(np.asarray(op.seq_kv) * density), 1).astype(np.int64)
+        rows = np.asarray(op.batch, float) * op.head_dim * ACTIVATION_BYTES
+        queries, keys = rows * op.seq_q * op.heads, rows * op.seq_kv * op.kv_heads
+        tiles = Pointwise(
+            name=f"{op.name}, tiles reordered",
+            count=op.count,
+            bytes_moved=4 * (queries + keys),
+            launches=4,
+            is_copy=True,
+        )
+        found += [replace(op, seq_kv=kept), tiles]
+    return found
+
+
 def exit_gather(tokens: Ints, batch: Ints, width: int, layouts: Layouts) -> Collective:
     """All-gather of the module output at the end of the split: ``[batch, S_padded, width]``."""
     group = sequence_group(layouts)

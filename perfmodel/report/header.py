@@ -142,6 +142,7 @@ QUIET = {
     ("offload", "none"),
     ("offload", "auto"),
     ("cache_skip", 0.0),
+    ("attention_density", 1.0),
     ("ulysses_mode", "strict"),
 }
 

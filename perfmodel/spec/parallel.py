@@ -73,6 +73,8 @@ class ParallelConfig:
 
 KEYS = tuple(f.name for f in fields(ParallelConfig) if f.name != "vae_tiling")
 
+SUFFIXES = ("offload-", "cache-", "sparse-")
+"""How option parts of an id begin."""
 _ID_PART = re.compile(r"(?P<name>cfg|usp|ring|agkv|tp|pp|dp|vaepp|tetp)(?P<degree>\d+)$")
 _ID_HSDP = re.compile(r"hsdp(?P<shard>\d+)(?:x(?P<replicate>\d+))?$")
 _ID_KEYS = {"usp": "ulysses", "agkv": "allgather", "vaepp": "vae_patch", "tetp": "text_encoder_tp"}
@@ -185,7 +187,7 @@ def _parse_id(text: str) -> tuple[ParallelConfig, tuple[str, ...]]:
             put(_ID_KEYS.get(match["name"], match["name"]), match["degree"])
         elif part == "tiling":
             degrees["vae_tiling"] = True
-        elif part in ("fp8", "int8", "nvfp4") or part.startswith(("offload-", "cache-")):
+        elif part in ("fp8", "int8", "nvfp4") or part.startswith(SUFFIXES):
             suffixes.append(part)
         else:
             raise BadInput(_unknown_key(part))

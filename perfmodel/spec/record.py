@@ -35,6 +35,8 @@ class RunRecord(BaseModel):
         peak_memory_mib: per GPU; `memory_kind` reserved (torch) or driver.
         sweep: records that differ only in `parallel` share it; `sweep_of` the stage to compare.
         forwards: transformer forwards of the request, where not steps x branches.
+        cache_skip: share of the forwards that a step cache skipped.
+        attention_density: share of the query-key products that a sparse attention computed.
         doubtful: something was assumed by whoever read the source.
         error: why a run gave no measurement; `http_status` of its last request.
         plan, run: the plan and the run of it that this measures.
@@ -78,6 +80,8 @@ class RunRecord(BaseModel):
     forwards: int | None = None
     ref_images: Any = None
     sparse_attention: bool | None = None
+    cache_skip: float | None = None
+    attention_density: float | None = None
     sweep: str | None = None
     sweep_of: str | None = None
     doubtful: bool = False

@@ -57,5 +57,7 @@ class Options(Frozen):
         "none"
     )
     cache_skip: Annotated[float, Field(ge=0, le=0.99, allow_inf_nan=False)] = 0.0
+    attention_density: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
+    """Share of the query-key products of latent tokens that a sparse attention computes."""
     ulysses_mode: Literal["strict", "advanced_uaa"] = "strict"
     guardrails: bool = False

@@ -64,7 +64,10 @@ BACKENDS = {
     "TRTLLM_ATTN": "TRTLLM_ATTN",
     "SAGE_ATTN": "SAGE_ATTN",
     "ASCEND": "ASCEND",
+    "NATTEN-sparse": "NATTEN",
 }
+SPARSE_BACKENDS = frozenset({"NATTEN-sparse"})
+"""Backends whose density an engine states for its models."""
 
 VAE_ON_ALL_RANKS = frozenset({"sglang-diffusion"})
 """Engines whose release divides a video decode over all ranks unless told otherwise."""
@@ -138,10 +141,11 @@ def _refuse_unmodelled(record: RunRecord) -> None:
         raise Skip("steps unknown")
     if record.task in VIDEO_TASKS and None in (record.width, record.height, record.frames):
         raise Skip("size of the video unknown")
-    if record.cache:
+    if record.cache and record.cache_skip is None:
         raise Skip("step cache with an unstated skip ratio")
-    if record.sparse_attention:
-        raise Skip("sparse attention")
+    stated = record.attention_density is not None or record.attention_backend in SPARSE_BACKENDS
+    if record.sparse_attention and not stated:
+        raise Skip("sparse attention of an unstated density")
     if record.dtype in WEIGHT_ONLY:
         raise Skip(f"dtype {record.dtype}: weight-only quantisation is not modelled")
     if record.dtype not in DTYPES:
@@ -248,6 +252,10 @@ def _options(record: RunRecord, parallel: ParallelConfig, assumed: list[str]) ->
         assumed.append("attention_backend")
     else:
         fields["attention_backend"] = BACKENDS[record.attention_backend]
+    if record.cache_skip is not None:
+        fields["cache_skip"] = record.cache_skip
+    if record.attention_density is not None:
+        fields["attention_density"] = record.attention_density
     if record.compile is None:
         assumed.append("compile")
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ Kind = Literal["failed", "other", "unreadable", "doubtful", "units"]
 SHAPE = ("width", "height", "frames", "steps")
 FORMAT_KEYS = ("measured_s", "measured_us", "measured", "latency_s", "latency_ms")
 """Keys of other formats: times that would be lost without a word."""
+SAME_SHARE = 0.005
+"""Shares of work closer than this are the same question."""
 REASONS = 4
 """Reasons that one line lists."""
 
@@ -168,6 +171,10 @@ def _options(record: RunRecord, session: Session) -> Iterator[str]:
         yield f"{words[record.compile]}, asked {words[behaviour.compiled]}"
     if record.offload and record.offload != options.offload:
         yield f"offload {record.offload}, asked {options.offload}"
+    for name in ("cache_skip", "attention_density"):
+        share, asked = getattr(record, name), getattr(options, name)
+        if share is not None and not math.isclose(share, asked, abs_tol=SAME_SHARE):
+            yield f"{name.replace('_', ' ')} {share:g}, asked {asked:g}"
 
 
 def _engine(record: RunRecord, session: Session) -> Iterator[str]:

@@ -36,6 +36,7 @@ FLAGS: dict[str, dict[str, str]] = {
     "--offload_guardrail": _SWITCH,
     "--offload_prompt_refiner": _SWITCH,
     "--benchmark": _SWITCH,
+    "--natten": _SWITCH,
 }
 """Flags of ``examples/video2world.py`` and ``examples/text2image.py`` of cosmos-predict2."""
 
@@ -51,6 +52,8 @@ def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands
     if not image:
         words += ["--input_path", "input.png", "--num_gpus", str(ranks)]
         words += ["--resolution", str(ctx.height), "--fps", f"{ctx.fps:g}"]
+    if ctx.behaviour.options.attention_density < 1:
+        words.append("--natten")
     words += ["--disable_guardrail", "--disable_prompt_refiner", "--save_path", output_name(ctx)]
     notes: tuple[str, ...] = ()
     if ctx.family == "cosmos3":
@@ -66,5 +69,6 @@ def read_launch(argv: Sequence[str]) -> Launch:
         flags=FLAGS,
         degrees={"--num_gpus": "ulysses"},
         model=("--dit_path",),
+        switches={"--natten": ("option:attention_backend", "NATTEN")},
     )
     return read(grammar, argv)

@@ -104,13 +104,17 @@ def _resolved(
     """The options with defaults filled in, and the names that were filled."""
     platform = platform_of(device.family)
     chosen = options.attention_backend
-    backend = facts.aliases.get(chosen.upper(), backend_name(chosen)) if chosen else ""
+    density = found.sparse_attention.get((chosen or "").upper()) if found else None
+    # Sparse kernels run the tiles that are left as the engine's own attention runs them.
+    named = chosen if chosen and density is None else ""
+    backend = facts.aliases.get(named.upper(), backend_name(named)) if named else ""
     compiled = options.compile if options.compile is not None else bool(found and found.compiled)
     banded = bool(found and found.banded_vae) and options.vae_mode == "tile"
     tiles = bool(found and found.vae_tiled) and options.vae_tiling == "auto"
     fast_path = options.vae_fast_path or (found.vae_fast_path if found else "off")
     update = {
         "attention_backend": backend or facts.attention(device),
+        "attention_density": density or options.attention_density,
         "compile": compiled and platform != "npu",
         "vae_fast_path": fast_path,
         "vae_tiling": "on" if tiles else options.vae_tiling,

@@ -59,6 +59,7 @@ class ModelFacts:
         text_split: sequence parallelism divides the text of a joint attention too.
         valid_text_only: padded text is cut, or runs unmasked, in models that would mask it.
         residency: where weights are kept by default.
+        sparse_attention: by backend name, the share of the query-key products that it computes.
         vae_tiled: a decode is tiled unless told otherwise.
     """
 
@@ -87,6 +88,7 @@ class ModelFacts:
     valid_text_only: bool = False
     residency: Residency | None = None
     vae_tiled: bool = False
+    sparse_attention: Mapping[str, float] = field(default_factory=dict)
 
 
 Attention = Callable[[DeviceLike], str]

@@ -98,6 +98,25 @@ def missing_axes(ctx: Context) -> tuple[str, ...]:
     return tuple(axis for axis, exists in has.items() if not exists)
 
 
+def _density(ctx: Context, layouts: Layouts) -> BoolColumn:
+    named_sparse = ctx.behaviour.attention_backend in SPARSE
+    unstated = ctx.behaviour.options.attention_density == 1
+    return np.full(len(layouts), named_sparse and unstated)
+
+
+def _density_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    given = ctx.behaviour.attention_backend
+    typed = "--option attention_density=0.2"
+    return Problem(
+        "attention-density",
+        f"--attention {given} computes a share of the products that {named(ctx)} does not state "
+        f"for {ctx.model}; try {typed}",
+        field="--attention",
+        value=given,
+        suggestions=(typed,),
+    )
+
+
 def _axis(ctx: Context, layouts: Layouts) -> BoolColumn:
     broken = np.zeros(len(layouts), bool)
     for axis in missing_axes(ctx):
@@ -139,6 +158,9 @@ def _patch_problem(ctx: Context, config: ParallelConfig) -> Problem:
     return refusal("vae-patch-world", ctx, config, "vae_patch", clash, divisors(world))
 
 
+SPARSE = frozenset({"NATTEN"})
+"""Attention backends that leave products out."""
+
 RULES: tuple[Rule, ...] = (
     Rule(
         id="model-not-in-engine",
@@ -161,6 +183,13 @@ RULES: tuple[Rule, ...] = (
         title="The engine must have the offload mode for the model.",
         violated=_offload,
         problem=_offload_problem,
+    ),
+    Rule(
+        id="attention-density",
+        per_layout=False,
+        title="A sparse attention needs the share of the products that it computes.",
+        violated=_density,
+        problem=_density_problem,
     ),
     Rule(
         id="engine-axis",
