@@ -209,3 +209,23 @@ def test_a_pull_request_dates_what_was_measured_for_it():
 def test_padded_text_of_hunyuanvideo_1_5(version, backend, cut, ragged):
     traits = behaviour("hunyuanvideo-1.5", H100, version, attention_backend=backend).traits
     assert (traits.valid_text_only, traits.ragged_attention) == (cut, ragged)
+
+
+@pytest.mark.parametrize(
+    ("slug", "version", "bits"),
+    [
+        ("wan2.2-i2v-a14b", "0.18.0", 32),
+        ("wan2.2-i2v-a14b", "0.20.0", 16),
+        ("hunyuanvideo-1.5", "0.30.0", 32),
+        ("sana-video-2b", "0.30.0", 32),
+        ("helios-base", "0.30.0", 32),
+        ("cosmos3-nano", "0.22.0", 16),
+        ("qwen-image", "0.18.0", 16),
+    ],
+)
+def test_the_width_of_the_vae_by_pipeline_and_release(slug, version, bits):
+    """``torch_dtype`` of each pipeline's VAE in the wheels of these releases."""
+    found = behaviour(slug, version=version)
+    assert (found.traits.vae_bits, found.traits.vae_encode_bits) == (bits, bits)
+    kept = found.residency.vae_bits if found.residency else 0
+    assert kept == (32 if slug.startswith(("hunyuan", "sana", "helios")) else 0)

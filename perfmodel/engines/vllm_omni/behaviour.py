@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from perfmodel.engines.base import Behaviour, Version
+from perfmodel.engines.base import Behaviour, Residency, Version
 from perfmodel.engines.vllm_omni.pipelines import Pipeline, pipeline_of
 from perfmodel.engines.vllm_omni.versions import has
+from perfmodel.ops import DTYPE_BITS
 from perfmodel.spec.workload import Options
 from perfmodel.stages.base import Traits
 
@@ -66,6 +67,8 @@ SOURCES = (
     "https://pypi.org/project/vllm-omni/0.30.0/ vllm_omni/diffusion/registry.py",
     "https://pypi.org/project/vllm-omni/0.30.0/ vllm_omni/diffusion/attention/parallel/",
 )
+
+HALF = DTYPE_BITS["bf16"]
 
 BACKENDS = (
     "FLASH_ATTN",
@@ -274,6 +277,8 @@ def _with_pipeline(
         bool(pipeline.auto_pad) and has(pipeline.auto_pad, version)
     )
     cut = bool(pipeline.valid_text_only) and has(pipeline.valid_text_only, version)
+    wide = bool(pipeline.vae_half) and not has(pipeline.vae_half, version)
+    vae_bits = 2 * HALF if wide else pipeline.vae_bits
     return replace(
         base,
         pipeline=pipeline.name,
@@ -286,6 +291,8 @@ def _with_pipeline(
             valid_text_only=cut,
             ragged_attention=base.attention_backend == "FLASH_ATTN" and base.platform == "cuda",
             single_stream_tensor=pipeline.single_stream_tensor,
+            vae_bits=vae_bits,
+            vae_encode_bits=vae_bits,
         ),
         auto_pad=auto_pad,
         pad_masked=pipeline.pad_masked,
@@ -303,6 +310,7 @@ def _with_pipeline(
         has_text_encoder_tp=pipeline.text_encoder_tp and has("text_encoder_tp", version),
         has_spatial_shard=pipeline.spatial_shard and has("spatial_shard", version),
         vae_result_on_rank0=not pipeline.vae_broadcast,
+        residency=Residency(vae_bits=pipeline.vae_bits) if pipeline.vae_bits > HALF else None,
         offload_modes=tuple(
             mode
             for mode in base.offload_modes

@@ -30,6 +30,8 @@ class Pipeline:
         sp, cfg, hsdp, pp, vae_patch, spatial_shard, text_encoder_tp: axes that do something.
         legal_degrees: degrees that the pipeline accepts, for axes that it limits by name.
         component_offload: single components can be chosen for offload (Cosmos3: never).
+        vae_bits: of the VAE's weights and activations.
+        vae_half: feature that brought 16 bits there, 32 before; "" if it was always so.
     """
 
     name: str
@@ -51,6 +53,8 @@ class Pipeline:
     text_encoder_tp: bool = False
     legal_degrees: tuple[tuple[str, tuple[int, ...]], ...] = ()
     component_offload: bool = True
+    vae_bits: int = 16
+    vae_half: str = ""
 
 
 _COSMOS3 = Pipeline(
@@ -66,7 +70,14 @@ _COSMOS3 = Pipeline(
 
 
 def _wan(name: str, *, pp: bool = True) -> Pipeline:
-    return Pipeline(name=name, auto_pad="wan_auto_pad", mask_free=True, pp=pp, spatial_shard=True)
+    return Pipeline(
+        name=name,
+        auto_pad="wan_auto_pad",
+        mask_free=True,
+        pp=pp,
+        spatial_shard=True,
+        vae_half="wan_vae_half",
+    )
 
 
 def _qwen(name: str) -> Pipeline:
@@ -74,7 +85,8 @@ def _qwen(name: str) -> Pipeline:
 
 
 def _hunyuan(name: str) -> Pipeline:
-    return Pipeline(name=name, vae_broadcast=True, valid_text_only="valid_text")
+    # models/hunyuan_video/pipeline_hunyuan_video_1_5.py: torch_dtype=torch.float32
+    return Pipeline(name=name, vae_broadcast=True, valid_text_only="valid_text", vae_bits=32)
 
 
 # Frames are divided, so shards may be uneven; linear attention has no ring to merge.
@@ -82,6 +94,7 @@ def _hunyuan(name: str) -> Pipeline:
 _SANA_VIDEO = Pipeline(
     name="SanaVideoPipeline",
     hsdp=False,
+    vae_bits=32,  # with the Wan VAE: pipeline_sana_video.py _resolve_vae_class_and_dtype
     legal_degrees=(
         ("tp", (1, 2)),
         ("cfg", (1, 2)),
@@ -130,7 +143,8 @@ _PIPELINES: tuple[tuple[str, Pipeline], ...] = (
     (r"ltx-?2", Pipeline(name="LTX2Pipeline", auto_pad="")),
     (r"z-image", Pipeline(name="ZImagePipeline", auto_pad="", cfg=False)),
     # The last token is repeated until each part of the sequence divides, without a mask.
-    (r"helios", Pipeline(name="HeliosPipeline", vae_patch=False)),
+    # Its VAE is loaded in fp32 (models/helios/pipeline_helios.py).
+    (r"helios", Pipeline(name="HeliosPipeline", vae_patch=False, vae_bits=32)),
     (r"sana-video", _SANA_VIDEO),
     (r"(sd3|stable-diffusion-3)", Pipeline(name="StableDiffusion3Pipeline", sp=False, hsdp=False)),
     (r"ovis-image", _OVIS_IMAGE),

@@ -73,6 +73,7 @@ FEATURES: dict[str, Feature] = {
     "advanced_uaa": _from_release((0, 18, 0), "entrypoints/cli/serve.py --ulysses-mode"),
     "vae_patch": _from_release((0, 18, 0), "entrypoints/cli/serve.py"),
     "profiler": _from_release((0, 18, 0), "entrypoints/cli/serve.py"),
+    "wan_vae_half": _from_release((0, 20, 0), "models/wan2_2/pipeline_wan2_2.py torch_dtype"),
     "cudnn_default": Feature((0, 22, 0), "2026-04-01", f"{_PULL}3079"),
     "vae_patch_below_world": Feature((0, 22, 0), "2026-06-06", f"{_PULL}3928"),
     # Absent from the wheel of 2026-05-08.
