@@ -26,7 +26,7 @@ PRODUCTS = {"aten.mm", "aten.addmm", "aten.bmm"}
 KNOWN = {*PRODUCTS, "aten.convolution"}
 VIEWS = (
     "view _unsafe_view expand permute transpose t unsqueeze squeeze slice select split unbind "
-    "detach alias as_strided split_with_sizes unfold"
+    "detach alias as_strided split_with_sizes unfold view_as_complex view_as_real"
 )
 MAKERS = (
     "empty empty_like new_empty zeros ones full arange zeros_like ones_like new_zeros linspace "

@@ -15,12 +15,13 @@ FAMILIES = {
     "qwen_image",
     "sd3",
     "z_image",
+    "z_image_control",
     "hunyuan_video",
     "hunyuan_video15",
 }
 SLUGS = [slug for slug in model_ids() if load_model(slug).family in FAMILIES]
-# HunyuanVideo 1.0 is in no registry of vLLM-Omni.
-ENGINE = {"hunyuan_video": "xdit"}
+# In no registry of vLLM-Omni.
+ENGINE = {"hunyuan_video": "xdit", "z_image_control": "diffusers"}
 SYSTEMS = ("1xb300", "2xa100", "4xmi300x", "8xascend-910c-die")
 
 

@@ -75,7 +75,33 @@ def cosmos_forward(modules: tuple[Any, Any], shape: Shape, model: ModelSpec) -> 
     main(hidden_states=tensor(1, 16, *size), block_controlnet_hidden_states=added[0], **shared)
 
 
+def z_image_modules(model: ModelSpec) -> tuple[Any, Any]:
+    spec = model.transformer
+    main = diffusers.ZImageTransformer2DModel(n_layers=spec.layers)
+    control = diffusers.ZImageControlNetModel(
+        control_layers_places=list(range(spec.control_layers)),
+        control_refiner_layers_places=[0, 1],
+        control_in_dim=spec.control_channels,
+        add_control_noise_refiner="control_noise_refiner",
+    )
+    return diffusers.ZImageControlNetModel.from_transformer(control, main), main
+
+
+def z_image_forward(modules: tuple[Any, Any], shape: Shape, model: ModelSpec) -> None:
+    control, main = modules
+    size = (1, shape.latent_height, shape.latent_width)
+    shared = dict(t=tensor(1), cap_feats=[tensor(shape.text_tokens, 2560)])
+    added = control(x=[tensor(16, *size)], control_context=[tensor(33, *size)], **shared)
+    main(x=[tensor(16, *size)], controlnet_block_samples=added, **shared)
+
+
 CASES = (
+    Case(
+        "z-image-turbo-controlnet",
+        z_image_modules,
+        z_image_forward,
+        ({"width": 512, "height": 768}, {"width": 1024, "height": 1024}, {}),
+    ),
     Case(
         "cosmos-transfer2.5-2b",
         cosmos_modules,
@@ -141,6 +167,9 @@ def test_parameters_equal_those_of_both_classes(slug: str) -> None:
     spec = model.transformer
     control, main = modules(slug, spec.layers, spec.control_layers)
     found = {part.name: part for part in family(model).components(model)}
-    for name, module in (("controlnet", control), ("transformer", main)):
-        assert found[name].params == sum(p.numel() for p in module.parameters())
+    shared = {id(p) for p in main.parameters()}
+    own = sum(p.numel() for p in control.parameters() if id(p) not in shared)
+    assert found["controlnet"].params == own
+    assert found["transformer"].params == sum(p.numel() for p in main.parameters())
+    for name in ("controlnet", "transformer"):
         assert found[name].tp_params <= found[name].block_params < found[name].params

@@ -23,6 +23,7 @@ FAMILIES = {
     "qwen_image",
     "sd3",
     "z_image",
+    "z_image_control",
     "hunyuan_video",
     "hunyuan_video15",
 }

@@ -89,6 +89,7 @@ def place_denoise(
         shape.text_tokens,
         layouts,
     )
+    per_forward += sequence.row_gathers(work.sequence_gathers, shape.tokens, shape.batch, layouts)
     per_forward += sequence.state_reduces(work.sequence_reduces, shape.batch, layouts)
     per_forward += tensor.width_gathers(
         work.width_gathers,

@@ -164,12 +164,22 @@ def sparse(ops: list[Op], density: float) -> list[Op]:
     return found
 
 
-def exit_gather(tokens: Ints, batch: Ints, width: int, layouts: Layouts) -> Collective:
+def exit_gather(tokens: Ints, batch: Ints, width: int, layouts: Layouts) -> Op:
     """All-gather of the module output at the end of the split: ``[batch, S_padded, width]``."""
+    return row_gathers((("sequence exit gather", 1, width),), tokens, batch, layouts)[0]
+
+
+def row_gathers(
+    gathers: tuple[tuple[str, int, int], ...], tokens: Ints, batch: Ints, layouts: Layouts
+) -> list[Op]:
+    """All-gathers of latent rows over the sequence group: (name, count, elements of a row)."""
     group = sequence_group(layouts)
     padded = local_tokens(tokens, layouts) * layouts.sequence_parallel
-    full_bytes = np.asarray(batch, float) * padded * width * ACTIVATION_BYTES
-    return _collective("sequence exit gather", "all_gather", full_bytes, group, 1)
+    rows_bytes = np.asarray(batch, float) * padded * ACTIVATION_BYTES
+    return [
+        _collective(name, "all_gather", rows_bytes * width, group, count)
+        for name, count, width in gathers
+    ]
 
 
 def state_reduces(

@@ -20,6 +20,7 @@ FAMILIES = {
     "qwen_image": "perfmodel.stages.qwen_image",
     "sd3": "perfmodel.stages.sd3",
     "z_image": "perfmodel.stages.z_image",
+    "z_image_control": "perfmodel.stages.z_image_control",
     "hunyuan_video": "perfmodel.stages.hunyuan_video",
     "hunyuan_video15": "perfmodel.stages.hunyuan_video15",
     "cogvideox": "perfmodel.stages.cogvideox",

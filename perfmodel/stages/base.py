@@ -102,6 +102,8 @@ class DenoiseWork:
             column-split maps: (name, count per forward, width), over local tokens and text.
         sequence_reduces: fp32 all-reduces over the sequence group per forward, where attention is
             linear and keeps a state: (name, count per forward, elements an output).
+        sequence_gathers: all-gathers of latent rows over the sequence group per forward, besides
+            the one at the exit: (name, count per forward, elements of a row).
         hidden: width of the hidden state (pipeline hand-over).
         heads, kv_heads, head_dim: of the self-attention.
         exit_width: elements per token that the sequence-parallel exit gathers.
@@ -117,6 +119,7 @@ class DenoiseWork:
     row_reduces: tuple[tuple[str, int, int, bool], ...] = ()
     width_gathers: tuple[tuple[str, int, int], ...] = ()
     sequence_reduces: tuple[tuple[str, int, int], ...] = ()
+    sequence_gathers: tuple[tuple[str, int, int], ...] = ()
     hidden: int
     heads: int
     kv_heads: int

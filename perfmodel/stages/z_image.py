@@ -54,7 +54,7 @@ RESIDUAL_BYTES = 6.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class BlockRows:
     """Where a set of blocks runs: name, rows, sequence length, attention role, modulation."""
 
     name: str
@@ -87,7 +87,7 @@ def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, fram
 
 def components(model: ModelSpec) -> tuple[Component, ...]:
     """Language model, transformer and VAE."""
-    return joint_model.components(model, _transformer(model))
+    return joint_model.components(model, transformer(model))
 
 
 def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
@@ -99,43 +99,52 @@ def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     """One transformer a forward, scheduler and guidance a step."""
     lengths = (shape.video_tokens, shape.extra_tokens)
-    forward = _forward(model, shape.batch, lengths, traits)
-    return joint_model.denoise_work(model, shape, forward, _transformer(model))
+    forward = forward_ops(model, shape.batch, lengths, traits)
+    return joint_model.denoise_work(model, shape, forward, transformer(model))
 
 
-def _transformer(model: ModelSpec) -> Component:
+def transformer(model: ModelSpec) -> Component:
+    """The transformer's weights."""
     spec = model.transformer
-    blocks = spec.layers + 2 * spec.refiner_layers
+    count = spec.layers + 2 * spec.refiner_layers
     pad_tokens = 2 * spec.hidden
     whole = joint_model.weights(
         model,
-        _forward(model, 1, (1, 1), Traits()),
+        forward_ops(model, 1, (1, 1), Traits()),
         bias=lambda op: op.split is Split.NONE,
-        in_blocks=blocks * (BLOCK_NORMS * spec.hidden + 2 * spec.head_dim),
+        in_blocks=count * (BLOCK_NORMS * spec.hidden + 2 * spec.head_dim),
         elsewhere=pad_tokens + (spec.text_width or 0),
     )
-    return replace(whole, blocks=blocks)
+    return replace(whole, blocks=count)
 
 
-def _forward(
+def forward_ops(
     model: ModelSpec, batch: Ints, lengths: tuple[Ints, Ints], traits: Traits
 ) -> tuple[Op, ...]:
     """Embeddings, refiners and joined blocks; `lengths` are image and text tokens."""
     spec = model.transformer
-    image, text = lengths
-    refined = _Rows("image refiner", Rows.FULL, batch, image, Role.TEXT)
-    context = _Rows("text refiner", Rows.TEXT, batch, text, Role.TEXT, modulated=False)
-    joined = _Rows("joined", Rows.TOKENS, batch, image + text, Role.SELF)
+    refined, context = refiner_rows(batch, lengths)
+    joined = BlockRows("joined", Rows.TOKENS, batch, sum(lengths), Role.SELF)
     return (
-        *_entry(spec, refined, context),
-        *_blocks(spec, traits, refined, spec.refiner_layers),
-        *_blocks(spec, traits, context, spec.refiner_layers),
-        *_blocks(spec, traits, joined, spec.layers),
+        *entry(spec, refined, context),
+        *blocks(spec, traits, refined, spec.refiner_layers),
+        *blocks(spec, traits, context, spec.refiner_layers),
+        *blocks(spec, traits, joined, spec.layers),
         *_exit(spec, joined),
     )
 
 
-def _entry(spec: TransformerSpec, image: _Rows, text: _Rows) -> tuple[Op, ...]:
+def refiner_rows(batch: Ints, lengths: tuple[Ints, Ints]) -> tuple[BlockRows, BlockRows]:
+    """Where image and text tokens are refined: on every rank of the sequence group."""
+    image, text = lengths
+    return (
+        BlockRows("image refiner", Rows.FULL, batch, image, Role.TEXT),
+        BlockRows("text refiner", Rows.TEXT, batch, text, Role.TEXT, modulated=False),
+    )
+
+
+def entry(spec: TransformerSpec, image: BlockRows, text: BlockRows) -> tuple[Op, ...]:
+    """Embeddings of timestep, latent and text."""
     vector = (Rows.NONE, image.batch)
     text_width = spec.text_width or spec.hidden
     return (
@@ -152,12 +161,12 @@ def _entry(spec: TransformerSpec, image: _Rows, text: _Rows) -> tuple[Op, ...]:
     )
 
 
-def _blocks(spec: TransformerSpec, traits: Traits, at: _Rows, count: int) -> tuple[Op, ...]:
+def blocks(spec: TransformerSpec, traits: Traits, at: BlockRows, count: int) -> tuple[Op, ...]:
     """`count` blocks: attention and SwiGLU, each between two norms."""
     return (*_attention(spec, traits, at, count), *_feed_forward(spec, traits, at, count))
 
 
-def _attention(spec: TransformerSpec, traits: Traits, at: _Rows, count: int) -> tuple[Op, ...]:
+def _attention(spec: TransformerSpec, traits: Traits, at: BlockRows, count: int) -> tuple[Op, ...]:
     hidden, width = spec.hidden, spec.q_width + spec.kv_width
     parts = 1 if traits.fused_qkv else 3
     modulation = linear(
@@ -217,7 +226,9 @@ def _attention(spec: TransformerSpec, traits: Traits, at: _Rows, count: int) -> 
     )
 
 
-def _feed_forward(spec: TransformerSpec, traits: Traits, at: _Rows, count: int) -> tuple[Op, ...]:
+def _feed_forward(
+    spec: TransformerSpec, traits: Traits, at: BlockRows, count: int
+) -> tuple[Op, ...]:
     hidden, parts = spec.hidden, 1 if traits.fused_qkv else 2
     return (
         _norm(f"{at.name} feed-forward norm", at, hidden, count, scaled=at.modulated),
@@ -247,7 +258,7 @@ def _feed_forward(spec: TransformerSpec, traits: Traits, at: _Rows, count: int) 
     )
 
 
-def _norm(name: str, at: _Rows, hidden: int, count: int, *, scaled: bool) -> Op:
+def _norm(name: str, at: BlockRows, hidden: int, count: int, *, scaled: bool) -> Op:
     eager = RMS_BYTES + (SCALE_BYTES if scaled else 0.0)
     return traffic(
         name,
@@ -258,7 +269,7 @@ def _norm(name: str, at: _Rows, hidden: int, count: int, *, scaled: bool) -> Op:
     )
 
 
-def _norm_and_residual(name: str, at: _Rows, hidden: int, count: int) -> Op:
+def _norm_and_residual(name: str, at: BlockRows, hidden: int, count: int) -> Op:
     eager = RMS_BYTES + RESIDUAL_BYTES + (SCALE_BYTES if at.modulated else 0.0)
     return traffic(
         f"{name} output norm, gate and residual",
@@ -269,7 +280,7 @@ def _norm_and_residual(name: str, at: _Rows, hidden: int, count: int) -> Op:
     )
 
 
-def _exit(spec: TransformerSpec, at: _Rows) -> tuple[Op, ...]:
+def _exit(spec: TransformerSpec, at: BlockRows) -> tuple[Op, ...]:
     vector = (Rows.NONE, at.batch)
     return (
         joint_model.embedding("final modulation", vector, (spec.hidden, ADAPTER_WIDTH)),

@@ -141,7 +141,7 @@ _PIPELINES: tuple[tuple[str, Pipeline], ...] = (
     (r"hunyuanvideo-?1\.5-i2v", _hunyuan("HunyuanVideo15I2VPipeline")),
     (r"hunyuanvideo-?1\.5", _hunyuan("HunyuanVideo15Pipeline")),
     (r"ltx-?2", Pipeline(name="LTX2Pipeline", auto_pad="")),
-    (r"z-image", Pipeline(name="ZImagePipeline", auto_pad="", cfg=False)),
+    (r"z-image(?!.*controlnet)", Pipeline(name="ZImagePipeline", auto_pad="", cfg=False)),
     # The last token is repeated until each part of the sequence divides, without a mask.
     # Its VAE is loaded in fp32 (models/helios/pipeline_helios.py).
     (r"helios", Pipeline(name="HeliosPipeline", vae_patch=False, vae_bits=32)),
@@ -157,7 +157,7 @@ _PIPELINES: tuple[tuple[str, Pipeline], ...] = (
 # generic diffusers adapter, on one GPU.
 _ADAPTER_ONLY = re.compile(
     r"hunyuanvideo$|fasthunyuan|hunyuanvideo-1\.0|cogvideox|cosmos-predict|cosmos-transfer|pixart"
-    r"|hunyuan-?dit|mochi|sana-1|ltx-video|longcat-video"
+    r"|hunyuan-?dit|mochi|sana-1|ltx-video|longcat-video|.*controlnet"
 )
 
 

@@ -47,7 +47,7 @@ FACTS = Facts(
         ),
         (r"flux\.?[12]", _model("xFuserFluxPipeline", _NO_GUIDANCE, text_split=True)),
         (r"qwen-image", _model("xFuserQwenImagePipeline", text_split=True)),
-        (r"z-image", _model("xFuserZImagePipeline")),
+        (r"z-image(?!.*controlnet)", _model("xFuserZImagePipeline")),
         (r"ltx", _model("xFuserLTX2Pipeline")),
         (r"(sd3|stable-diffusion-3)", _model("xFuserStableDiffusion3Pipeline", _RUNNER | {"tp"})),
         # Older pipelines, started by the programs in the repository's examples/.
