@@ -66,6 +66,8 @@ class Role(StrEnum):
     """Queries and keys are latent tokens, with an optional replicated key prefix: exchanged."""
     CROSS = "cross"
     """Local queries against replicated keys: no communication."""
+    LOCAL = "local"
+    """Latent tokens that a rank keeps together (one position over time): the batch is divided."""
     TEXT = "text"
     """Text tokens among themselves: replicated over the sequence group."""
     MAP = "map"

@@ -45,6 +45,14 @@ def pixart(shape: Shape, model: ModelSpec) -> dict[str, Any]:
     )
 
 
+def latte(shape: Shape, model: ModelSpec) -> dict[str, Any]:
+    return dict(
+        hidden_states=tensor(1, 4, *grid(shape)),
+        timestep=ids(1),
+        encoder_hidden_states=tensor(1, shape.text_tokens, 4096),
+    )
+
+
 def hunyuan_dit(shape: Shape, model: ModelSpec) -> dict[str, Any]:
     return dict(
         hidden_states=tensor(1, 4, *grid(shape)[1:]),
@@ -241,6 +249,27 @@ CASES = (
         COSMOS | REDUCED | {"in_channels": 17, "num_attention_heads": 40},
         cosmos,
         CLIPS,
+    ),
+    Case(
+        "latte-1",
+        "LatteTransformer3DModel",
+        PIXART
+        | dict(
+            attention_head_dim=72,
+            in_channels=4,
+            out_channels=8,
+            cross_attention_dim=1152,
+            attention_bias=True,
+            sample_size=64,
+            patch_size=2,
+            activation_fn="gelu-approximate",
+            num_embeds_ada_norm=1000,
+            norm_type="ada_norm_single",
+            norm_elementwise_affine=False,
+            norm_eps=1e-6,
+        ),
+        latte,
+        ({}, {"width": 256, "height": 384}, {"width": 768}),
     ),
     Case("mochi-1", "MochiTransformer3DModel", {}, mochi, CLIPS, 3),
     Case("sana-1.6b", "SanaTransformer2DModel", {}, sana, SQUARES),

@@ -24,6 +24,7 @@ FAMILIES = {
     "cosmos_transfer",
     "helios",
     "hunyuan_dit",
+    "latte",
     "longcat_video",
     "ltx",
     "ltx2",

@@ -72,6 +72,8 @@ def split_rows(op: Op, layouts: Layouts) -> Op:
         return replace(op, out_w=ceil_div(op.out_w, sp))
     if isinstance(op, Attention) and op.role is Role.CROSS:
         return replace(op, seq_q=ceil_div(op.seq_q, sp))
+    if isinstance(op, Attention) and op.role is Role.LOCAL:
+        return replace(op, batch=ceil_div(op.batch, sp))
     return op
 
 

@@ -27,6 +27,7 @@ FAMILIES = {
     "cosmos_predict": "perfmodel.stages.cosmos_predict",
     "cosmos_transfer": "perfmodel.stages.cosmos_transfer",
     "hunyuan_dit": "perfmodel.stages.hunyuan_dit",
+    "latte": "perfmodel.stages.latte",
     "ltx": "perfmodel.stages.ltx",
     "mochi": "perfmodel.stages.mochi",
     "pixart": "perfmodel.stages.pixart",

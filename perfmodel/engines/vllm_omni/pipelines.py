@@ -157,7 +157,7 @@ _PIPELINES: tuple[tuple[str, Pipeline], ...] = (
 # generic diffusers adapter, on one GPU.
 _ADAPTER_ONLY = re.compile(
     r"hunyuanvideo$|fasthunyuan|hunyuanvideo-1\.0|cogvideox|cosmos-predict|cosmos-transfer|pixart"
-    r"|hunyuan-?dit|mochi|sana-1|ltx-video|longcat-video|.*controlnet"
+    r"|hunyuan-?dit|mochi|sana-1|ltx-video|longcat-video|latte|.*controlnet"
 )
 
 

@@ -51,7 +51,7 @@ FACTS = Facts(
         (r"ltx", _model("xFuserLTX2Pipeline")),
         (r"(sd3|stable-diffusion-3)", _model("xFuserStableDiffusion3Pipeline", _RUNNER | {"tp"})),
         # Older pipelines, started by the programs in the repository's examples/.
-        (r"(pixart|cogvideox|hunyuan-?dit|sana)", _model("xFuserPipeline", _RUNNER | {"tp"})),
+        (r"(pixart|cogvideox|hunyuan-?dit|sana|latte)", _model("xFuserPipeline", _RUNNER | {"tp"})),
     ),
     platforms=("cuda", "rocm", "npu"),
     attention=flash_hopper_else_cudnn,
