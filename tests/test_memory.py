@@ -114,6 +114,7 @@ def table_of(
     shape: Shape | None = None,
     components: tuple[Component, ...] = MODEL,
     usable_bytes: float = 1e9,
+    branches_together: bool = False,
     **options: object,
 ) -> MemoryTable:
     chosen = Options(**options)
@@ -121,7 +122,7 @@ def table_of(
     machine = SimpleNamespace(usable_bytes=usable_bytes, gpus_per_node=8)
     return memory(
         components, WORK, shape or shape_of(), Layouts.of(configs), vae=VAE, behaviour=engine,
-        system=machine, terms=terms,
+        system=machine, terms=terms, branches_together=branches_together,
     )  # fmt: skip
 
 
@@ -284,6 +285,21 @@ def test_more_frames_pixels_or_outputs_never_need_less(config: ParallelConfig) -
     ):
         sizes = [peak(**{name: value}) for value in values]
         assert all(low <= high for low, high in pairwise(sizes)), (name, sizes)
+
+
+def test_branches_that_run_as_one_batch_are_alive_together() -> None:
+    configs = (ParallelConfig(), ParallelConfig(cfg=2))
+
+    def activations(shape: Shape, *, together: bool) -> list[float]:
+        table = table_of(*configs, shape=shape, branches_together=together)
+        row = table.parts_bytes[PHASES.index("denoise"), PARTS.index("activations")]
+        latents = 8 * 4.0 * float(WORK.velocity_elements)
+        return (row - latents).tolist()
+
+    one, other = activations(shape_of(), together=False)
+    assert activations(shape_of(), together=True) == pytest.approx([2 * one, other])
+    alone = shape_of(branches=1, forwards=30, guidance=1.0)
+    assert activations(alone, together=True) == pytest.approx([one, other])
 
 
 def test_more_sequence_ranks_never_need_more_in_the_denoiser() -> None:

@@ -27,6 +27,7 @@ from perfmodel.memory.weights import (
     one_at_a_time,
 )
 from perfmodel.ops import Op
+from perfmodel.placement.guidance import together
 from perfmodel.shapes import Shape
 from perfmodel.spec.parallel import Layouts
 from perfmodel.spec.workload import Options
@@ -103,6 +104,7 @@ def memory(
     system: Machine,
     text_ops: tuple[Op, ...] = (),
     terms: Terms | None = None,
+    branches_together: bool = False,
 ) -> MemoryTable:
     """Memory of every configuration, on the rank that needs most.
 
@@ -115,6 +117,7 @@ def memory(
         behaviour: resolved engine behaviour; its ``options`` hold dtype, offload and tiling.
         system: usable bytes and devices of a host.
         text_ops: operators of text encoding.
+        branches_together: a rank runs its guidance branches as one batch.
         terms: named terms; None reads the shipped ones for the engine and its date.
 
     Returns:
@@ -128,7 +131,8 @@ def memory(
     count = len(layouts)
     sheet = _Sheet(np.zeros((len(PHASES), len(PARTS), count)), np.zeros((len(PHASES), count)))
     host, loading = _weights(sheet, components, layouts, options, terms, shares)
-    _denoiser(sheet, denoise(work, shape, layouts, terms), terms)
+    denoised = together(shape, layouts) if branches_together else shape
+    _denoiser(sheet, denoise(work, denoised, layouts, terms), terms)
     sheet.add("text_encode", "activations", text_live(text_ops, layouts))
     vae = vae_model.with_bits(vae, terms.vae_bits)
     for phase, passes in (("vae_encode", vae_model.encode), ("vae_decode", vae_model.decode)):

@@ -2,7 +2,8 @@
 
 Linear attention sums ``v k^T`` over all tokens (a state of a few numbers a head) and multiplies
 every query with it, so its work grows with the tokens and it needs no exchange of heads.  Both
-products are written with the tokens as rows: one multiplies and adds as much as the other.
+products are written with the tokens as rows: one multiplies and adds as much as the other; the
+modules widen q, k and v to fp32 for them.
 The feed-forward network widens every position, mixes 3x3 neighbours within each channel, gates,
 narrows, and in SANA-Video mixes three frames.
 Sources: diffusers 0.42.1 ``sana_transformer.py``, ``transformer_sana_video.py``
@@ -162,6 +163,7 @@ def _linear_attention(
         m=sizes.tokens,
         n=head if kind.video else head + ONES,
         k=head,
+        dtype="fp32",
         rows=Rows.TOKENS,
         split=column,
         quantizable=False,
