@@ -27,6 +27,11 @@ DTYPE_BITS = {
     "fp8_block": 8,
     "int8": 8,
     "nvfp4": 4,
+    "fp8wo": 8,
+    "int8wo": 8,
+    "fp8cast": 8,
+    "fp6wo": 6,
+    "nf4": 4,
 }
 
 
@@ -206,6 +211,8 @@ class Transfer(Op):
 
     bytes_moved: Floats
     direction: str = "d2h"
+    pinned: bool = False
+    """The host side is page-locked, as weights are that an engine streams block by block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -313,9 +313,31 @@ def test_an_engine_without_a_known_command_gives_the_reason_instead(name):
         assert engines.engine(name).facts.title in text
 
 
+@pytest.mark.parametrize("dtype", ["fp8wo", "int8wo", "nf4", "fp8cast"])
+@pytest.mark.parametrize("experts", [1, 2])
+def test_the_diffusers_program_stores_the_weights_of_every_expert_as_asked(dtype, experts):
+    ctx = context("diffusers", experts=experts, options=Options(dtype=dtype))
+    source = program(ctx, config("single"))
+    compile(source, "program", "exec")
+    config_of = {
+        "fp8wo": "Float8WeightOnlyConfig())",
+        "int8wo": "Int8WeightOnlyConfig())",
+        "nf4": "bnb_4bit_quant_type='nf4'",
+        "fp8cast": "enable_layerwise_casting(torch.float8_e4m3fn",
+    }[dtype]
+    assert source.count(config_of) == experts
+    assert allowed(ctx, "single")
+
+
+@pytest.mark.parametrize("name", ["vllm-omni", "xdit", "sglang-diffusion", "wan-official"])
+def test_weights_are_widened_only_by_engines_that_do_so(name):
+    assert not allowed(context(name, options=Options(dtype="int8wo")), "single")
+    assert not allowed(context("diffusers", options=Options(dtype="fp6wo")), "single")
+
+
 def test_torchao_has_a_program_until_it_quantises():
     engine = engines.engine("diffusers+torchao")
-    for dtype, has_program in (("bf16", True), ("fp8", False)):
+    for dtype, has_program in (("bf16", True), ("int8wo", True), ("fp8", False)):
         ctx = context("diffusers+torchao", options=Options(dtype=dtype))
         text = engine.commands(ctx, config("single"), 10.0).request
         assert ("from_pretrained" in text) == has_program

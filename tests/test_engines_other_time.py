@@ -101,7 +101,7 @@ def test_layerwise_offload_takes_the_longer_of_compute_and_copies(frac):
     plain, job = stages()
     streamed, _ = stages(
         options=Options(offload="layerwise"),
-        h2d_link_frac=frac, offload_overlap_frac=1.0, transfer_latency_s=0.0,
+        pinned_link_frac=frac, offload_overlap_frac=1.0, transfer_latency_s=0.0,
     )  # fmt: skip
     part = next(c for c in job.family.components(job.model) if c.name == "transformer")
     link = job.machine.rates.host_link_bytes_per_s
@@ -122,7 +122,7 @@ def test_layerwise_offload_takes_the_longer_of_compute_and_copies(frac):
 def test_gathered_offload_copies_a_share_and_gathers_the_block(layout, shares, stride):
     """Copies so slow that they alone count: a share over the host link, then all-gathers."""
     options = Options(offload="layerwise-gather")
-    terms = {"h2d_link_frac": 1e-4, "offload_overlap_frac": 1.0, "transfer_latency_s": 0.0}
+    terms = {"pinned_link_frac": 1e-4, "offload_overlap_frac": 1.0, "transfer_latency_s": 0.0}
     streamed, job = stages(
         engine="vllm-omni", gpus="4xH100", options=options, layout=layout, **terms
     )
@@ -172,6 +172,18 @@ def test_sparse_attention_and_step_caches_are_predicted_where_their_share_is_sta
     thin = [denoise(sparse_attention=True, attention_density=share) for share in (0.5, 0.25)]
     assert dense > thin[0] > thin[1]
     assert denoise(cache="teacache", cache_skip=0.5) == pytest.approx(dense / 2, rel=0.01)
+
+
+def test_a_single_forward_needs_no_steps_and_no_memory_of_a_pipeline():
+    record = RunRecord(
+        id="x", engine="diffusers", model="black-forest-labs/FLUX.1-dev", task="t2i",
+        gpu="h100-sxm", num_gpus=1, width=1024, height=1024, dtype="nf4", compile=False,
+        measured_ms={"transformer_forward": 1.0}, peak_memory_mib=9000.0,
+    )  # fmt: skip
+    found = predict_record(record)
+    assert found.memory_mib is None
+    steps = predict_record(record.model_copy(update={"steps": 7}))
+    assert steps.predicted_ms == pytest.approx(found.predicted_ms)
 
 
 def test_quantised_weights_are_copied_in_their_width():
@@ -310,8 +322,10 @@ def test_torchao_names_of_quantisation():
     fields = dict(engine="diffusers+torchao", gpu="h100-sxm")
     assert question(record(dtype="int8dq", **fields)).options.dtype == "int8"
     assert question(record(dtype="fp8dqrow", **fields)).options.dtype == "fp8"
-    with pytest.raises(Skip, match="weight-only"):
-        question(record(dtype="int8wo", **fields))
+    assert question(record(dtype="int8wo", **fields)).options.dtype == "int8wo"
+    assert question(record(dtype="fp6_e3m2", **fields)).options.dtype == "fp6wo"
+    with pytest.raises(Skip, match="int3 is not modelled"):
+        question(record(dtype="int3", **fields))
 
 
 def test_stage_timers_that_do_not_wait_are_not_compared():

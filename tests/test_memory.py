@@ -168,7 +168,10 @@ def test_weight_sharding_divides_all_of_the_denoiser_and_holds_full_blocks_while
     assert running == pytest.approx(2 * (4 * BLOCK_PARAMS + OUTSIDE) + exchange)
 
 
-@pytest.mark.parametrize(("dtype", "bits"), [("fp8", 8.0), ("nvfp4", 4.5), ("fp16", 16.0)])
+@pytest.mark.parametrize(
+    ("dtype", "bits"),
+    [("fp8", 8.0), ("nvfp4", 4.5), ("fp16", 16.0), ("int8wo", 8.0), ("fp6wo", 6.0), ("nf4", 4.5)],
+)
 def test_low_precision_covers_quantisable_parameters_only(dtype: str, bits: float) -> None:
     held = weights_of(table_of(ParallelConfig(), dtype=dtype))
     rest = BLOCKS * BLOCK_PARAMS + OUTSIDE - TP_PARAMS

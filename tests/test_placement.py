@@ -286,6 +286,26 @@ def test_quantised_linears_change_their_dtype_and_launch_two_more_kernels():
     assert ops["norm"].launches == 1
 
 
+@pytest.mark.parametrize(
+    ("dtype", "read_and_written"),
+    [("fp8wo", 3.0), ("int8wo", 3.0), ("nf4", 2.5), ("fp8cast", 6.0), ("fp6wo", None)],
+)
+@pytest.mark.parametrize("tp", [1, 2])
+def test_stored_weights_are_widened_before_a_product_in_bf16(dtype, read_and_written, tp):
+    placed = place_denoise(
+        work(), shape(), Layouts.of([ParallelConfig(tp=tp)]), Table(), Options(dtype=dtype)
+    )
+    ops = by_name(placed)
+    assert ops["q"].dtype == "bf16"
+    if read_and_written is None:
+        assert not any("widened" in name for name in ops)
+        return
+    widened = ops["q, weight widened"]
+    weights = HIDDEN * HEADS * HEAD_DIM / tp
+    assert float(np.ravel(widened.bytes_moved)[0]) == pytest.approx(read_and_written * weights)
+    assert widened.count[0] == ops["q"].count[0]
+
+
 def test_cache_skip_scales_forwards_only():
     plain = place(ParallelConfig())
     skipped = place_denoise(

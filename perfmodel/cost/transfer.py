@@ -33,7 +33,7 @@ def _rate(op: Transfer, machine: Machine) -> tuple[float, float, str]:
             (machine.term_provenance(name)),
         )
     law = machine.laws.get(f"transfer/{op.direction}")
-    name = f"{op.direction}_link_frac"
+    name = "pinned_link_frac" if op.pinned else f"{op.direction}_link_frac"
     if law is not None and name not in machine.terms:
         values = values_of(PARAMETERS, law)
         return link * values["link_frac"], values["latency_s"], law.provenance

@@ -93,6 +93,7 @@ class Behaviour:
         vae_tile_px, vae_tile_stride_px: tile edge and step in pixels; 0 when not tiled.
         vae_tiling_default: whether a single-rank decode is tiled unless asked otherwise.
         offload_modes: values of the offload option that the pipeline supports.
+        weight_only: dtypes of weights that the engine widens before each product.
         cfg_on_distilled_refused: guidance parallelism on one-branch checkpoints is an error.
         has_ring: ring attention exists where sequence parallelism does.
         legal_degrees: degrees that the pipeline accepts, for axes that it limits by name.
@@ -150,6 +151,7 @@ class Behaviour:
         "layerwise-gather",
         "layerwise",
     )
+    weight_only: tuple[str, ...] = ()
     cfg_on_distilled_refused: bool = True
     has_ring: bool = True
     legal_degrees: tuple[tuple[str, tuple[int, ...]], ...] = ()

@@ -20,8 +20,19 @@ Column = NDArray[np.float64]
 
 # Modules that belong to the denoiser itself, so that its sharding covers them.
 IN_DENOISER = frozenset({"understanding", "embeddings"})
-# Bits per parameter with the scales of the format: one fp8 scale for 16 nvfp4 values.
-QUANTIZED_BITS = {"fp8": 8.0, "fp8_block": 8.0, "int8": 8.0, "nvfp4": 4.5}
+# Bits per parameter with the scales of the format: one fp8 scale for 16 nvfp4 values, one fp32
+# scale for 64 nf4 values.
+QUANTIZED_BITS = {
+    "fp8": 8.0,
+    "fp8_block": 8.0,
+    "int8": 8.0,
+    "nvfp4": 4.5,
+    "fp8wo": 8.0,
+    "int8wo": 8.0,
+    "fp8cast": 8.0,
+    "fp6wo": 6.0,
+    "nf4": 4.5,
+}
 PHASES = ("load", "text_encode", "vae_encode", "denoise", "vae_decode")
 
 

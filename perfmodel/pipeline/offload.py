@@ -26,7 +26,7 @@ from perfmodel.placement.groups import offload_group
 from perfmodel.placement.precision import QUANTISED
 from perfmodel.shapes import Shape, ceil_div
 from perfmodel.spec.parallel import Layouts
-from perfmodel.spec.workload import GATHERED, LAYERWISE
+from perfmodel.spec.workload import GATHERED, LAYERWISE, WEIGHT_ONLY
 from perfmodel.stages.base import Component
 
 BITS_PER_BYTE = 8
@@ -37,7 +37,7 @@ OVERLAP_FRAC = "offload_overlap_frac"
 def stored_bytes(component: Component, params: int, dtype: str) -> float:
     """Bytes of `params` of the component's parameters, the quantisable share in `dtype`."""
     width = float(component.bits)
-    if dtype in QUANTISED and component.params:
+    if dtype in (*QUANTISED, *WEIGHT_ONLY) and component.params:
         share = min(1.0, component.quantizable_params / component.params)
         width = width * (1 - share) + share * DTYPE_BITS[dtype]
     return params * width / BITS_PER_BYTE
@@ -128,6 +128,7 @@ def _streamed(
         count=runs,
         bytes_moved=whole_bytes / (shares * turns),
         direction="h2d",
+        pinned=True,
     )
     blocks = ceil_div(part.blocks, layouts.pp)
     yield Collective(

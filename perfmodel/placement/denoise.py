@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from perfmodel.ops import Attention, Ints, Op, Pointwise, Role
 from perfmodel.placement import guidance, sequence, tensor, weights
-from perfmodel.placement.precision import quantise
+from perfmodel.placement.precision import quantise, widening
 from perfmodel.shapes import Shape
 from perfmodel.spec.parallel import Layouts
 from perfmodel.spec.workload import Options
@@ -132,7 +132,11 @@ def place_op(
     split = sequence.split_rows(split, layouts)
     if table.hsdp_breaks_graph:
         split = _unfuse(split, layouts.hsdp > 1)
-    return [quantise(split, options.dtype), *tensor.row_all_reduce(split, layouts)]
+    return [
+        *widening(split, options.dtype),
+        quantise(split, options.dtype),
+        *tensor.row_all_reduce(split, layouts),
+    ]
 
 
 def _place_all(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from perfmodel.ops import DTYPE_BITS, Conv, Gemm, Op, Pointwise
 
 QUANTISED = ("fp8", "fp8_block", "int8", "nvfp4")
@@ -23,6 +25,40 @@ def quantise(op: Op, dtype: str) -> Op:
     if dtype not in QUANTISED or not isinstance(op, Gemm) or not op.quantizable:
         return op
     return replace(op, dtype=dtype, launches=op.launches + QUANTISE_LAUNCHES)
+
+
+WIDENED_BYTES = {
+    "fp8wo": (3.0, 19.0),
+    "int8wo": (3.0, 3.0),
+    "nf4": (2.5, 2.5),
+    "fp8cast": (6.0, 6.0),
+}
+"""Bytes that widening a stored weight moves, fused and in single torch operations.
+
+torchao 0.9.0 converts an int8 weight before the product and scales its output
+(``dtypes/uintx/plain_layout.py``), and takes an fp8 weight to fp32, scales it and narrows it
+(``dtypes/floatx/float8_layout.py``).  bitsandbytes reads half a byte and writes bf16.  diffusers'
+layerwise casting converts a module's weights to bf16 and back around each call
+(``hooks/layerwise_casting.py``).  The product of fp6 weights widens them in its own kernel.
+"""
+
+
+def widening(op: Op, dtype: str) -> list[Op]:
+    """The kernel that widens the weight of a product before it runs in bf16, if there is one."""
+    if dtype not in WIDENED_BYTES or not isinstance(op, Gemm) or not op.quantizable:
+        return []
+    fused, eager = WIDENED_BYTES[dtype]
+    elements = np.asarray(op.n, float) * op.k
+    return [
+        Pointwise(
+            name=f"{op.name}, weight widened",
+            count=op.count,
+            bytes_moved=fused * elements,
+            eager_bytes=eager * elements,
+            launches=1,
+            eager_launches=3 if eager > fused else 1,
+        )
+    ]
 
 
 def widened(ops: tuple[Op, ...], bits: int) -> tuple[Op, ...]:

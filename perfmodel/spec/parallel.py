@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.errors import BadInput, Problem
+from perfmodel.spec.workload import WEIGHT_ONLY
 
 IntColumn = NDArray[np.int64]
 
@@ -73,6 +74,7 @@ class ParallelConfig:
 
 KEYS = tuple(f.name for f in fields(ParallelConfig) if f.name != "vae_tiling")
 
+DTYPE_SUFFIXES = ("fp8", "int8", "nvfp4", *WEIGHT_ONLY)
 SUFFIXES = ("offload-", "cache-", "sparse-")
 """How option parts of an id begin."""
 _ID_PART = re.compile(r"(?P<name>cfg|usp|ring|agkv|tp|pp|dp|vaepp|tetp)(?P<degree>\d+)$")
@@ -187,7 +189,7 @@ def _parse_id(text: str) -> tuple[ParallelConfig, tuple[str, ...]]:
             put(_ID_KEYS.get(match["name"], match["name"]), match["degree"])
         elif part == "tiling":
             degrees["vae_tiling"] = True
-        elif part in ("fp8", "int8", "nvfp4") or part.startswith(SUFFIXES):
+        elif part in DTYPE_SUFFIXES or part.startswith(SUFFIXES):
             suffixes.append(part)
         else:
             raise BadInput(_unknown_key(part))

@@ -14,6 +14,10 @@ LAYERWISE = ("layerwise", GATHERED)
 """Offload modes that stream the denoiser's blocks from the host."""
 
 
+WEIGHT_ONLY = ("fp8wo", "int8wo", "fp6wo", "nf4", "fp8cast")
+"""Weights are stored in fewer bits and widened to bf16 before, or in, each product."""
+
+
 class Frozen(BaseModel):
     """Base of everything people write: frozen, and unknown keys are errors."""
 
@@ -47,7 +51,19 @@ class Workload(Frozen):
 class Options(Frozen):
     """Choices that hold for every candidate; None takes the engine's default."""
 
-    dtype: Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "nvfp4"] = "bf16"
+    dtype: Literal[
+        "bf16",
+        "fp16",
+        "fp8",
+        "fp8_block",
+        "int8",
+        "nvfp4",
+        "fp8wo",
+        "int8wo",
+        "fp6wo",
+        "nf4",
+        "fp8cast",
+    ] = "bf16"
     attention_backend: str | None = None
     compile: bool | None = None
     vae_tiling: Literal["auto", "on", "off"] = "auto"

@@ -130,6 +130,8 @@ def client_overhead_ms(asked: Question) -> float:
 def _memory_mib(record: RunRecord, answer: PredictAnswer) -> float | None:
     if record.peak_memory_mib is None or answer.prediction is None:
         return None
+    if set(record.measured_ms) == {"transformer_forward"}:  # nothing else was loaded
+        return None
     driver = record.memory_kind == "driver"
     gib = answer.prediction.peak_memory_gib if driver else answer.prediction.reserved_gib
     return None if gib is None else gib * GIB / MIB

@@ -17,7 +17,14 @@ from perfmodel.spec.parallel import KEY_ALIASES, KEYS, ParallelConfig
 from perfmodel.spec.record import RunRecord
 from perfmodel.spec.workload import Options, Workload
 
-STAGE_ONLY = ("vae_decode", "vae_encode", "text_encode", "video_encode", "denoise_per_step")
+STAGE_ONLY = (
+    "vae_decode",
+    "vae_encode",
+    "text_encode",
+    "video_encode",
+    "denoise_per_step",
+    "transformer_forward",
+)
 """Keys that a prediction does not need the number of steps for."""
 
 DTYPES = {
@@ -31,12 +38,17 @@ DTYPES = {
     "fp8dq": "fp8",
     "fp8dqrow": "fp8",
     "int8dq": "int8",
+    "int8wo": "int8wo",
+    "fp8wo": "fp8wo",
+    "fp6_e3m2": "fp6wo",
+    "fp6wo": "fp6wo",
+    "nf4": "nf4",
+    # diffusers' layerwise casting
+    "fp8-storage": "fp8cast",
+    "fp8cast": "fp8cast",
 }
 
 VIDEO_TASKS = ("t2v", "i2v", "v2v", "ti2v")
-WEIGHT_ONLY = frozenset({"int8wo", "fp8wo", "int4wo", "fp6_e3m2"})
-"""torchao's names of weights that are widened again before each product."""
-
 OFFLOADS = {
     None: "none",
     "none": "none",
@@ -146,8 +158,6 @@ def _refuse_unmodelled(record: RunRecord) -> None:
     stated = record.attention_density is not None or record.attention_backend in SPARSE_BACKENDS
     if record.sparse_attention and not stated:
         raise Skip("sparse attention of an unstated density")
-    if record.dtype in WEIGHT_ONLY:
-        raise Skip(f"dtype {record.dtype}: weight-only quantisation is not modelled")
     if record.dtype not in DTYPES:
         raise Skip(f"dtype {record.dtype} is not modelled")
     if record.offload not in OFFLOADS:

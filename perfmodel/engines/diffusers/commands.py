@@ -13,6 +13,16 @@ from perfmodel.spec.parallel import ParallelConfig
 TIMINGS = "timings.json"
 _BACKENDS = {"TORCH_SDPA": "native", "CUDNN_ATTN": "_native_cudnn", "FLASH_ATTN": "flash"}
 _DENOISERS = ("pipe.transformer", "pipe.transformer_2")
+_TORCHAO = "from diffusers import TorchAoConfig; from torchao.quantization import "
+_QUANTISED = {
+    "int8wo": (f"{_TORCHAO}Int8WeightOnlyConfig", "TorchAoConfig(Int8WeightOnlyConfig())"),
+    "fp8wo": (f"{_TORCHAO}Float8WeightOnlyConfig", "TorchAoConfig(Float8WeightOnlyConfig())"),
+    "nf4": (
+        "from diffusers import BitsAndBytesConfig",
+        "BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', "
+        "bnb_4bit_compute_dtype=torch.bfloat16)",
+    ),
+}
 _OFFLOADS = {
     "model": "pipe.enable_model_cpu_offload()",
     "layerwise": (
@@ -38,8 +48,8 @@ def program(ctx: Context, config: ParallelConfig) -> str:
     lines += [
         "rank = int(os.environ.get('RANK', 0))",
         "torch.cuda.set_device(int(os.environ.get('LOCAL_RANK', 0)))",
-        f"pipe = DiffusionPipeline.from_pretrained({ctx.hf_id!r}, torch_dtype=torch.bfloat16)",
     ]
+    lines += _loaded(ctx)
     lines += _placed(ctx, config)
     lines += [
         f"arguments = {_arguments(ctx)}",
@@ -52,6 +62,26 @@ def program(ctx: Context, config: ParallelConfig) -> str:
         _save(ctx),
     ]
     return "\n".join(lines)
+
+
+def _loaded(ctx: Context) -> list[str]:
+    """The pipeline, with its denoiser's weights quantised where asked for."""
+    load = f"pipe = DiffusionPipeline.from_pretrained({ctx.hf_id!r}, torch_dtype=torch.bfloat16"
+    dtype = ctx.behaviour.options.dtype
+    parts = [part.removeprefix("pipe.") for part in _DENOISERS[: ctx.experts]]
+    if dtype == "fp8cast":
+        cast = "enable_layerwise_casting(torch.float8_e4m3fn, torch.bfloat16)"
+        return [f"{load})", *(f"pipe.{part}.{cast}" for part in parts)]
+    if dtype not in _QUANTISED:
+        return [f"{load})"]
+    first, config = _QUANTISED[dtype]
+    mapping = ", ".join(f"{part!r}: {config}" for part in parts)
+    return [
+        "from diffusers import PipelineQuantizationConfig",
+        first,
+        f"quantised = PipelineQuantizationConfig(quant_mapping={{{mapping}}})",
+        f"{load}, quantization_config=quantised)",
+    ]
 
 
 def _placed(ctx: Context, config: ParallelConfig) -> list[str]:

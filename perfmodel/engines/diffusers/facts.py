@@ -57,4 +57,5 @@ FACTS = Facts(
     attention=torch_sdpa,
     aliases={"NATIVE": "TORCH_SDPA", "SDPA": "TORCH_SDPA"},
     sources=SOURCES,
+    weight_only=("fp8wo", "int8wo", "fp8cast", "nf4"),
 )

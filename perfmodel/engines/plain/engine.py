@@ -151,6 +151,7 @@ def _behaviour(
         rank_order=facts.rank_order,
         ulysses_copies=facts.copies,
         cfg_on_distilled_refused=False,
+        weight_only=facts.weight_only,
         vae_tiling_default=options.vae_tiling == "on",
         result_crosses_processes=facts.server,
         time_ends=facts.stays,

@@ -113,6 +113,7 @@ class Facts:
         stays: what the published end-to-end time of this engine ends with: ``response``, or
             ``result`` when the file is written after the clock stopped.
         sources: where the facts were read.
+        weight_only: dtypes of weights that the engine widens before each product.
         aliases: further backend names to the ones known here.
     """
 
@@ -129,6 +130,7 @@ class Facts:
     server: bool = False
     stays: str = "result"
     sources: tuple[str, ...] = ()
+    weight_only: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def model(self, slug: str) -> ModelFacts | None:

@@ -176,7 +176,7 @@ RULES: tuple[Rule, ...] = (
         violated=_device,
         problem=_device_problem,
     ),
-    *_taken(OPTION_RULES, ("missing-peak",)),
+    *_taken(OPTION_RULES, ("missing-peak", "weight-only")),
     Rule(
         id="offload-mode",
         per_layout=False,

@@ -25,6 +25,7 @@ def _like_diffusers(name: str, title: str, source: str, **changes: object) -> Fa
         "terms": name,
         "releases": {"main": "2026-06-01"},
         "sources": (source, *DIFFUSERS.sources),
+        "weight_only": (),
         **changes,
     }
     return replace(DIFFUSERS, **merged)  # type: ignore[arg-type]
@@ -62,6 +63,7 @@ FACTS: Mapping[str, Facts] = {
             "diffusers+torchao",
             "diffusers with torchao",
             "https://github.com/sayakpaul/diffusers-torchao",
+            weight_only=("fp8wo", "int8wo", "fp6wo"),
             models=tuple(
                 (pattern, replace(found, compiled=True))
                 for pattern, found in ((r"cogvideox", _COGVIDEOX), *DIFFUSERS.models)
@@ -114,13 +116,13 @@ def without_template(title: str) -> Starter:
     return starter
 
 
-# torchao adds nothing to a program of diffusers until it quantises, which only its scripts do.
+# A program of diffusers sets up weight-only quantisation; the rest only torchao's scripts do.
 _PROGRAM = without_template("the quantisation of torchao")
 
 
 def _torchao(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands:
-    wide = ctx.behaviour.options.dtype in ("bf16", "fp16")
-    return (render if wide else _PROGRAM)(ctx, config, predicted_s)
+    plain = ctx.behaviour.options.dtype in ("bf16", "fp16", "fp8wo", "int8wo")
+    return (render if plain else _PROGRAM)(ctx, config, predicted_s)
 
 
 ENGINES = {

@@ -11,12 +11,13 @@ from perfmodel.engines.nearest import divisors, refusal, words
 from perfmodel.engines.vllm_omni.behaviour import BACKENDS
 from perfmodel.errors import Problem
 from perfmodel.spec.parallel import Layouts, ParallelConfig
+from perfmodel.spec.workload import WEIGHT_ONLY
 
 _WHEEL = "https://pypi.org/project/vllm-omni/0.30.0/ vllm_omni/"
 # Limits of the request fields, vllm_omni/entrypoints/openai/protocol/{videos,images}.py.
 MOST_STEPS = 200
 MOST_GUIDANCE = 20.0
-_PLAIN_DTYPE = {"fp8_block": "fp8", "fp16": "bf16"}
+_PLAIN_DTYPE = {"fp8_block": "fp8", "fp16": "bf16", **dict.fromkeys(WEIGHT_ONLY, "bf16")}
 
 
 def _all(layouts: Layouts, broken: bool) -> BoolColumn:
@@ -78,6 +79,25 @@ def _peak_problem(ctx: Context, config: ParallelConfig) -> Problem:
         value=dtype,
         legal_values=have,
         suggestions=("--dtype bf16",),
+    )
+
+
+def _weight_only(ctx: Context, layouts: Layouts) -> BoolColumn:
+    dtype = ctx.behaviour.options.dtype
+    return _all(layouts, dtype in WEIGHT_ONLY and dtype not in ctx.behaviour.weight_only)
+
+
+def _weight_only_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    behaviour = ctx.behaviour
+    dtype, have = behaviour.options.dtype, ("bf16", *behaviour.weight_only)
+    return Problem(
+        "weight-only",
+        f"--dtype {dtype} stores weights as {behaviour.engine} {behaviour.version} does not; "
+        f"legal: {words(have)}; try --dtype {have[-1]}",
+        field="--dtype",
+        value=dtype,
+        legal_values=have,
+        suggestions=(f"--dtype {have[-1]}",),
     )
 
 
@@ -239,6 +259,13 @@ OPTION_RULES: tuple[Rule, ...] = (
         title="A dtype needs a matrix peak rate of the device; none is ever guessed.",
         violated=_peak,
         problem=_peak_problem,
+    ),
+    Rule(
+        id="weight-only",
+        per_layout=False,
+        title="Weights that are widened before each product need an engine that does so.",
+        violated=_weight_only,
+        problem=_weight_only_problem,
     ),
     Rule(
         id="attention-backend",
