@@ -71,6 +71,8 @@ class Role(StrEnum):
     """Queries and keys are latent tokens, with an optional replicated key prefix: exchanged."""
     CROSS = "cross"
     """Local queries against replicated keys: no communication."""
+    HEADS = "heads"
+    """Queries on every rank (sound), keys are latent tokens: exchanged for a share of the heads."""
     LOCAL = "local"
     """Latent tokens that a rank keeps together (one position over time): the batch is divided."""
     TEXT = "text"

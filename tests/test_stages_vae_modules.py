@@ -47,6 +47,17 @@ LTX: dict[str, Any] = {
     "decoder_causal": False,
 }
 VIT = ["ResBlock"] * 3 + ["EfficientViTBlock"] * 3
+LTX23: dict[str, Any] = {
+    "block_out_channels": (256, 512, 1024, 1024),
+    "decoder_block_out_channels": (256, 512, 512, 1024),
+    "layers_per_block": (4, 6, 4, 2, 2),
+    "decoder_layers_per_block": (4, 6, 4, 2, 2),
+    "decoder_spatio_temporal_scaling": (True,) * 4,
+    "decoder_inject_noise": (False,) * 5,
+    "upsample_type": ("spatiotemporal", "spatiotemporal", "temporal", "spatial"),
+    "upsample_residual": (False,) * 4,
+    "upsample_factor": (2, 2, 1, 2),
+}
 SANA: dict[str, Any] = {
     "encoder_block_types": VIT,
     "decoder_block_types": VIT,
@@ -63,6 +74,7 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "cogvideox-vae": ("AutoencoderKLCogVideoX", {}),
     "ltx-vae": ("AutoencoderKLLTXVideo", LTX),
     "ltx2-vae": ("AutoencoderKLLTX2Video", {}),
+    "ltx2.3-vae": ("AutoencoderKLLTX2Video", LTX23),
     "mochi-vae": ("AutoencoderKLMochi", {}),
     "sana-vae": ("AutoencoderDC", SANA),
 }
@@ -74,6 +86,7 @@ SHAPES = {
     "cogvideox-vae": ((1, 8, 12), (2, 9, 11), (5, 10, 8)),
     "ltx-vae": ((1, 4, 6), (2, 3, 5), (3, 4, 4)),
     "ltx2-vae": ((1, 4, 6), (2, 3, 5), (3, 4, 4)),
+    "ltx2.3-vae": ((1, 4, 6), (2, 3, 5), (3, 4, 4)),
     "mochi-vae": ((1, 8, 12), (2, 6, 11), (3, 10, 8)),
     "sana-vae": ((1, 8, 12), (1, 9, 5), (1, 16, 16)),
     "qwen-image-vae": (*IMAGES, (3, 9, 8)),
@@ -82,7 +95,8 @@ FLOP_TOLERANCE = 1e-9
 # The walk over layers says which maps live together; small maps beside them are left out.
 PEAK_TOLERANCE = 0.05
 # The first chunk of a Wan encode is counted with the past frames of all layers.
-PEAK_TOLERANCES = {("qwen-image-vae", "encode"): 0.25}
+# A first frame that is cut off stays alive; it weighs most in a clip of one.
+PEAK_TOLERANCES = {("qwen-image-vae", "encode"): 0.25, ("ltx2.3-vae", "decode"): 0.06}
 # Attention over time on meta tensors is computed in fp32, step by step; devices have a kernel.
 PEAK_UNKNOWN = {("mochi-vae", "encode")}
 

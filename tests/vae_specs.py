@@ -27,6 +27,14 @@ LTX: dict[str, Any] = {
     "down": ("spatial", "temporal", "spatiotemporal", "spatiotemporal"),
     "pixel_patch": 4,
 }
+LTX23: dict[str, Any] = {
+    **LTX,
+    "multipliers": (1, 2, 4, 4),
+    "decoder_multipliers": (1, 2, 2, 4),
+    "layers": (4, 6, 4, 2, 2),
+    "decoder_layers": (4, 6, 4, 2, 2),
+    "up": LTX["down"],
+}
 
 SPECS = {
     spec.name: spec
@@ -49,6 +57,7 @@ SPECS = {
         ),
         _spec("ltx-vae", "ltx", 128, (32, 8), 256, **LTX),
         _spec("ltx2-vae", "ltx2", 128, (32, 8), 256, **LTX),
+        _spec("ltx2.3-vae", "ltx2", 128, (32, 8), 256, **LTX23),
         _spec(
             "mochi-vae", "mochi", 12, (8, 6), 64, decoder_width=128, multipliers=(1, 2, 4, 6),
             layers=(3, 3, 4, 6, 3), temporal_steps=(1, 2, 3),

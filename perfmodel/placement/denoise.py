@@ -129,6 +129,8 @@ def place_op(
         return sequence.sparse(placed, options.attention_density)
     if isinstance(split, Attention):
         split = _on_kernel(split, table.cross_attention_backend)
+        if split.role is Role.HEADS:
+            return sequence.exchange_keys(split, layouts)
     split = sequence.split_rows(split, layouts)
     if table.hsdp_breaks_graph:
         split = _unfuse(split, layouts.hsdp > 1)

@@ -137,6 +137,29 @@ def split_self_attention(
     ]
 
 
+def exchange_keys(op: Attention, layouts: Layouts) -> list[Op]:
+    """Queries that every rank holds, over the tokens of all: a share of the heads each.
+
+    Two all-to-alls bring keys and values of these heads, an all-gather joins the outputs.
+    Source: vLLM-Omni 0.30.0 ``models/ltx2/ltx2_sequence_parallel.py``.
+    """
+    group = ulysses_group(layouts)
+    local = local_tokens(op.seq_kv, layouts)
+    width = np.asarray(op.batch, float) * op.kv_heads * op.head_dim * ACTIVATION_BYTES
+    output = np.asarray(op.batch, float) * op.seq_q * op.heads * op.head_dim * ACTIVATION_BYTES
+    divided = replace(
+        op,
+        heads=ceil_div(op.heads, layouts.ulysses),
+        kv_heads=ceil_div(op.kv_heads, layouts.ulysses),
+    )
+    two = 2 * np.asarray(op.count)
+    return [
+        divided,
+        _collective(f"{op.name}: exchange k, v", "all_to_all", width * local, group, two),
+        _collective(f"{op.name}: gather heads", "all_gather", output, group, op.count),
+    ]
+
+
 def sparse(ops: list[Op], density: float) -> list[Op]:
     """`ops` of a self-attention of which a share of the query-key products is computed.
 

@@ -58,7 +58,8 @@ class TransformerSpec(Frozen):
         text_qk_norm: the text tower norms q and k per head.
         single_layers: blocks that run text and latent tokens as one stream, after `layers` blocks
             of two streams.
-        refiner_layers: blocks that refine the text (Z-Image: text and image apart) beforehand.
+        refiner_layers: blocks that refine the text beforehand (Z-Image: text and image apart;
+            LTX-2: the text for each stream, outside the denoiser).
         dual_attention_layers: first blocks with a second attention among latent tokens alone.
         pooled_width: width of a pooled text vector that joins the timestep (0: none).
         glyph_width: width of the states of a second text encoder, for drawn text (0: none).
@@ -68,6 +69,8 @@ class TransformerSpec(Frozen):
         text_stream_width: width of the text states inside the blocks where it is not `hidden`.
         cross_heads, cross_head_dim: heads of the attention to text where they differ (0: the same).
         audio_hidden, audio_head_dim: a second stream of `heads` heads for sound (0: none).
+        gated_attention: the output of each head is scaled by a gate of the queries' token.
+        text_modulation: queries to text and the text itself are shifted and scaled in each block.
         size_conditions: size and aspect ratio of the image are embedded beside the timestep.
         rotary: q and k get a rotary embedding (else positions are added at the entry).
         control_layers: blocks of a second network that reads a control image or clip and adds to
@@ -110,6 +113,8 @@ class TransformerSpec(Frozen):
     cross_head_dim: Count = 0
     audio_hidden: Count = 0
     audio_head_dim: Count = 0
+    gated_attention: bool = False
+    text_modulation: bool = False
     size_conditions: bool = False
     rotary: bool = True
     control_layers: Count = 0
@@ -147,6 +152,7 @@ class ModelSpec(Frozen):
         distilled: few fixed steps and no guidance branch.
         tasks: defaults by task; the first is the model's default task.
         text_encoders: names in `stages.text_encoder.ENCODERS`, run once a branch or image.
+        sound_widened: a second vocoder adds the high frequencies of the sound (LTX-2.3).
         sound_decoder: loads and runs the sound tokenizer when sound is asked for.
         experts: full transformers that are all resident; one runs at a step.
         expert_boundary: fraction of the 1000 training timesteps where the experts change.
@@ -170,6 +176,7 @@ class ModelSpec(Frozen):
     vae: VaeSpec
     text_encoders: tuple[str, ...] = ()
     sound_decoder: bool = False
+    sound_widened: bool = False
     experts: Annotated[int, Field(strict=True, ge=1, le=2)] = 1
     expert_boundary: Annotated[float, Field(strict=True, gt=0, lt=1)] | None = None
     frame_rounding: Literal["up", "floor", "down"]

@@ -26,6 +26,7 @@ READ_BY: dict[str, frozenset[str]] = {
     "layers": frozenset({"ltx", "ltx2", "mochi", "dcae"}),
     "decoder_layers": frozenset({"ltx", "ltx2", "dcae"}),
     "down": frozenset({"ltx", "ltx2"}),
+    "up": frozenset({"ltx2"}),
     "temporal_steps": frozenset({"mochi"}),
     "attention_levels": frozenset({"mochi", "dcae"}),
     "tile_frames": frozenset({"hunyuanvideo"}),
@@ -54,6 +55,8 @@ class VaeSpec(Frozen):
             (some decoders walk it from the latent in the same order, see the kind).
         temporal_steps: temporal factor of each change of level, pixels first.
         down: what each change of level halves, pixels first.
+        up: what each change of level of the decoder doubles, pixels first, without a shortcut
+            beside it (empty: everything, with the input repeated beside it).
         quant_convs: 1x1 convolutions around the latent.
         attention_levels: levels (the middle last) whose encoder blocks have attention (Mochi), or
             whose blocks are attention blocks (DC-AE).
@@ -91,6 +94,7 @@ class VaeSpec(Frozen):
     temporal: tuple[bool, ...] = (False, True, True)
     temporal_steps: tuple[Positive, ...] = ()
     down: tuple[Resampling, ...] = ()
+    up: tuple[Resampling, ...] = ()
     quant_convs: bool = False
     attention_levels: tuple[bool, ...] = ()
     spatial_ratio: Positive
@@ -118,7 +122,8 @@ class VaeSpec(Frozen):
         levels = len(self.multipliers)
         if self.kind in ("ltx", "ltx2"):
             decoder = len(self.decoder_multipliers or self.multipliers)
-            return {"layers": levels + 1, "down": levels, "decoder_layers": decoder + 1}
+            up = {"up": decoder} if self.up else {}
+            return {"layers": levels + 1, "down": levels, "decoder_layers": decoder + 1, **up}
         if self.kind == "mochi":
             return {
                 "layers": levels + 1,

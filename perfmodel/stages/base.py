@@ -32,6 +32,9 @@ class Traits:
             keeps all of it.
         single_stream_tensor: how tensor parallelism treats single-stream blocks: ``row`` (split
             and summed) or ``gather`` (column-split products whose outputs are gathered).
+        sound_reads: how the sound on every sequence rank reads the divided video (LTX-2): keys and
+            values are exchanged for a share of the heads (``exchange``), gathered (``keys``), or
+            projected on every rank from gathered states (``states``).
         text_bits: bits of an activation in the text encoder.
         vae_bits: the same in the VAE's decoder.
         vae_encode_bits: the same in the VAE's encoder.
@@ -49,6 +52,7 @@ class Traits:
     ragged_attention: bool = False
     text_split: bool = False
     single_stream_tensor: str = "row"
+    sound_reads: str = "exchange"
     text_bits: int = 16
     vae_bits: int = 16
     vae_encode_bits: int = 16

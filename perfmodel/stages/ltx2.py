@@ -2,8 +2,9 @@
 
 A guided step has four passes (with and without text, without self-attention in one block, without
 the other stream), run as one batch.  Under sequence parallelism video tokens are divided and sound
-is computed on every rank; what sound reads from video is divided as its keys are, so it appears
-here as an attention over video rows.
+is computed on every rank; how it reads the video's keys differs by engine (`Traits.sound_reads`).
+LTX-2.3 gates every head by its query's token, shifts and scales both sides of the attention to text
+in each block, and takes the text as wide as its streams.
 Sources: diffusers 0.42.1 ``transformer_ltx2.py``, ``pipelines/ltx2``
 (https://pypi.org/project/diffusers/0.42.1/); vLLM-Omni 0.30.0 ``diffusion/models/ltx2``
 (https://pypi.org/project/vllm-omni/0.30.0/).
@@ -26,7 +27,7 @@ from perfmodel.stages.dit import Eager, RowCount
 from perfmodel.stages.joint import activation
 from perfmodel.stages.joint_model import embedding, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import Sizes, sizes_of
-from perfmodel.stages.layers import linear
+from perfmodel.stages.layers import READ_WRITE, linear
 from perfmodel.stages.ltx import MODULATE, RMS, ROPE, WIDE_RMS
 from perfmodel.stages.requests import grid as shape_columns
 from perfmodel.stages.schedule import forwards
@@ -46,8 +47,17 @@ GATE = 10.0
 LAYOUT = 4.0
 CROSS_VECTORS = 4
 """Shift and scale of a stream in both of the attentions between streams."""
-TABLES = 11
-"""Vectors of a stream in a block: six of its own, four and a gate between streams."""
+TEXT_VECTORS, TEXT_QUERY_VECTORS = 2, 3
+"""Shift and scale of the text; shift, scale and gate of what asks it."""
+
+
+def _own_vectors(spec: TransformerSpec) -> int:
+    return dit.SINGLE_MODULATION + (TEXT_QUERY_VECTORS if spec.text_modulation else 0)
+
+
+def _tables(spec: TransformerSpec) -> int:
+    """Vectors of a stream in a block: its own, four and a gate between streams, of the text."""
+    return _own_vectors(spec) + CROSS_VECTORS + 1 + (TEXT_VECTORS if spec.text_modulation else 0)
 
 
 def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
@@ -81,7 +91,8 @@ def sound_tokens(model: ModelSpec, shape: Shape) -> Ints:
 def components(model: ModelSpec) -> tuple[Component, ...]:
     """Gemma, its connectors, transformer, VAE, sound VAE and vocoder."""
     encoder, *rest = joint_model.components(model, _transformer(model))
-    return (encoder, ltx2_text.component(model), *rest, *ltx2_sound.components())
+    sound = ltx2_sound.components(widened=model.sound_widened)
+    return (encoder, ltx2_text.component(model), *rest, *sound)
 
 
 def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
@@ -95,17 +106,23 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     """One transformer a forward, scheduler and guidance a step."""
     spec = model.transformer
     sound = (Rows.TEXT, shape.batch * sound_tokens(model, shape))
-    forward = _forward(model, sizes_of(shape), sound, fused_qkv=traits.fused_qkv)
+    forward = _forward(model, sizes_of(shape), sound, traits)
     reduces = [
         ("video norm sums over tp", 5 * spec.layers, 1, True),
         ("text and sound norm sums over tp", 7 * spec.layers, 1, False),
     ]
-    return joint_model.denoise_work(model, shape, forward, _transformer(model), row_reduces=reduces)
+    work = joint_model.denoise_work(model, shape, forward, _transformer(model), row_reduces=reduces)
+    if traits.sound_reads == "exchange":
+        return work
+    # Keys and values, or the states that both are made of: as wide, with heads half as wide.
+    gathers = (("video states for sound", spec.layers, 2 * spec.audio_hidden),)
+    return replace(work, sequence_gathers=gathers)
 
 
 def sound_decode(model: ModelSpec, shape: Shape) -> tuple[Op, ...]:
     """Spectrogram and waveform."""
-    return ltx2_sound.decode(sound_tokens(model, shape), shape.batch)
+    tokens = sound_tokens(model, shape)
+    return ltx2_sound.decode(tokens, shape.batch, widened=model.sound_widened)
 
 
 def _transformer(model: ModelSpec) -> Component:
@@ -113,11 +130,11 @@ def _transformer(model: ModelSpec) -> Component:
     both = spec.hidden + spec.audio_hidden
     narrow = spec.audio_hidden
     # q and k norms: self-attention and text of each stream, and two narrow ones between streams.
-    block = TABLES * both + 4 * both + 4 * narrow
+    block = _tables(spec) * both + 4 * both + 4 * narrow
     one = Sizes(batch=1, tokens=1, text=1)
     return joint_model.weights(
         model,
-        _forward(model, one, (Rows.TEXT, 1), fused_qkv=False),
+        _forward(model, one, (Rows.TEXT, 1), Traits(fused_qkv=False)),
         bias=lambda op: True,
         in_blocks=spec.layers * block,
         elsewhere=2 * both,
@@ -131,7 +148,7 @@ def _sound_spec(spec: TransformerSpec) -> TransformerSpec:
     return spec.model_copy(update={"hidden": narrow, "head_dim": head_dim, "ffn": ffn})
 
 
-def _forward(model: ModelSpec, sizes: Sizes, sound: RowCount, *, fused_qkv: bool) -> tuple[Op, ...]:
+def _forward(model: ModelSpec, sizes: Sizes, sound: RowCount, traits: Traits) -> tuple[Op, ...]:
     spec = model.transformer
     narrow = _sound_spec(spec)
     video, text, count = sizes.latent_rows, sizes.text_rows, spec.layers
@@ -141,13 +158,12 @@ def _forward(model: ModelSpec, sizes: Sizes, sound: RowCount, *, fused_qkv: bool
         embedding("sound embedding", sound, (narrow.hidden, spec.sound_channels)),
         *_modulation("video", spec, sizes),
         *_modulation("sound", narrow, sizes),
-        *dit.caption_embedding(spec, text),
-        *_sound_captions(spec, narrow, text),
-        *_attend("video", spec, video, (sizes.tokens, sizes), count, fused_qkv=fused_qkv),
+        *(_captions(spec, narrow, text) if spec.text_width else ()),
+        *_attend("video", spec, video, (sizes.tokens, sizes), count, fused_qkv=traits.fused_qkv),
         *_attend("sound", narrow, sound, (length, sizes), count, fused_qkv=False),
         *_read_text("video", spec, (video, sizes.tokens), sizes, count),
         *_read_text("sound", narrow, (sound, length), sizes, count),
-        *_between(spec, sizes, sound, count),
+        *_between(spec, sizes, sound, count, traits),
         *_feed_forward("video", spec, video, count),
         *_feed_forward("sound", narrow, sound, count),
         *dit.output(spec, sizes),
@@ -157,10 +173,13 @@ def _forward(model: ModelSpec, sizes: Sizes, sound: RowCount, *, fused_qkv: bool
 
 
 def _modulation(name: str, spec: TransformerSpec, sizes: Sizes) -> tuple[Op, ...]:
-    """Timestep to the vectors of a stream, and to those between streams (three small networks)."""
+    """Timestep to the vectors of a stream, between streams and of text: small networks."""
     rows, hidden = sizes.vector_rows, spec.hidden
     found: list[Op] = []
-    for kind, vectors in (("own", dit.SINGLE_MODULATION), ("cross", CROSS_VECTORS), ("gate", 1)):
+    kinds = [("own", _own_vectors(spec)), ("cross", CROSS_VECTORS), ("gate", 1)]
+    if spec.text_modulation:
+        kinds.append(("text", TEXT_VECTORS))
+    for kind, vectors in kinds:
         found += [
             embedding(f"{name} {kind} time 1", rows, (hidden, spec.time_width)),
             embedding(f"{name} {kind} time 2", rows, (hidden, hidden)),
@@ -169,10 +188,10 @@ def _modulation(name: str, spec: TransformerSpec, sizes: Sizes) -> tuple[Op, ...
     return tuple(found)
 
 
-def _sound_captions(
-    spec: TransformerSpec, narrow: TransformerSpec, text: RowCount
-) -> tuple[Op, ...]:
-    return tuple(replace(op, name=f"sound {op.name}") for op in dit.caption_embedding(narrow, text))
+def _captions(spec: TransformerSpec, narrow: TransformerSpec, text: RowCount) -> tuple[Op, ...]:
+    sound = dit.caption_embedding(narrow, text)
+    named = (replace(op, name=f"sound {op.name}") for op in sound)
+    return (*dit.caption_embedding(spec, text), *named)
 
 
 def _attend(
@@ -218,15 +237,22 @@ def _attend(
             split=column,
         ),
         attention,
-        *_output(name, rows, (spec.hidden, spec.q_width), count),
+        *_output(name, spec, rows, (spec.hidden, spec.q_width), count),
         *dit.chain(
             f"{name} gate, residual and norm", rows, spec.hidden, (GATE + RMS, 9), count, passes=2
         ),
     )
 
 
-def _output(name: str, rows: RowCount, width: tuple[int, int], count: int) -> tuple[Op, ...]:
+def _output(
+    name: str, spec: TransformerSpec, rows: RowCount, width: tuple[int, int], count: int
+) -> tuple[Op, ...]:
+    gates = (
+        linear(f"{name} gates", rows, (spec.heads, width[0]), count=count, split=Split.COLUMN),
+        *dit.chain(f"{name} gating", rows, width[1], (READ_WRITE, 3), count, split=Split.COLUMN),
+    )
     return (
+        *(gates if spec.gated_attention else ()),
         *dit.chain(
             f"{name} attention layout", rows, width[1], (LAYOUT, 1), count, passes=0, launches=0
         ),
@@ -261,7 +287,7 @@ def _cross(
             f"{name} k, v projection", sides[1], (inner, answering), count=2 * count, split=column
         ),
         *dit.chain(f"{name} k norm", sides[1], inner, eager[1], count, split=column),
-        *_output(name, sides[0], (asking, inner), count),
+        *_output(name, spec, sides[0], (asking, inner), count),
     )
 
 
@@ -283,16 +309,26 @@ def _read_text(
     )
     sides, widths = (rows, sizes.text_rows), (spec.hidden, spec.hidden, spec.q_width)
     residual = (6.0 + RMS, 8)
+    modulated = (
+        *dit.chain(f"{name} text query modulation", rows, spec.hidden, (MODULATE, 3), count),
+        *dit.chain(f"{name} text modulation", sizes.text_rows, spec.hidden, (MODULATE, 4), count),
+        *dit.chain(f"{name} text gate", rows, spec.hidden, (READ_WRITE, 1), count),
+    )
     return (
+        *(modulated if spec.text_modulation else ()),
         *_cross(f"{name} text", spec, sides, widths, ((WIDE_RMS, 1),) * 2, count),
         attention,
         *dit.chain(f"{name} text residual and norm", rows, spec.hidden, residual, count, passes=2),
     )
 
 
-def _between(spec: TransformerSpec, sizes: Sizes, sound: RowCount, count: int) -> tuple[Op, ...]:
+def _between(
+    spec: TransformerSpec, sizes: Sizes, sound: RowCount, count: int, traits: Traits
+) -> tuple[Op, ...]:
     """Video asks sound, then sound asks video, both with the narrow heads of sound."""
     video, wide, narrow = sizes.latent_rows, spec.hidden, spec.audio_hidden
+    gathered = traits.sound_reads == "states"
+    keys = dit.full_rows(sizes) if gathered else video
     attention = Attention(
         name="video asks sound",
         count=count,
@@ -312,8 +348,14 @@ def _between(spec: TransformerSpec, sizes: Sizes, sound: RowCount, count: int) -
         *_cross("video to sound", spec, (video, sound), (wide, narrow, narrow), rotated, count),
         attention,
         *dit.chain("video gate between streams", video, wide, gate, count, passes=1.5),
-        *_cross("sound to video", spec, (sound, video), (narrow, wide, narrow), rotated, count),
-        replace(attention, name="sound asks video"),
+        *_cross("sound to video", spec, (sound, keys), (narrow, wide, narrow), rotated, count),
+        replace(
+            attention,
+            name="sound asks video",
+            seq_q=sound[1] // sizes.batch,
+            seq_kv=sizes.tokens,
+            role=Role.HEADS if traits.sound_reads == "exchange" else Role.TEXT,
+        ),
         *dit.chain("sound gate between streams", sound, narrow, gate, count, passes=1.5),
     )
 

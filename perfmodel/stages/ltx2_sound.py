@@ -1,38 +1,30 @@
 """Sound of LTX-2: latents to a mel spectrogram to a waveform, by convolutions alone.
 
-Source: diffusers 0.42.1 ``autoencoder_kl_ltx2_audio.py``, ``pipelines/ltx2/vocoder.py``
-(https://pypi.org/project/diffusers/0.42.1/); parameters and FLOP equal those of the classes.
+Source: diffusers 0.42.1 ``autoencoder_kl_ltx2_audio.py``
+(https://pypi.org/project/diffusers/0.42.1/); parameters and FLOP equal those of the class.
 """
 
 from __future__ import annotations
 
 from perfmodel.ops import Conv, Ints, Op, Pointwise
+from perfmodel.stages import ltx2_vocoder
 from perfmodel.stages.base import Component
 from perfmodel.stages.layers import BF16_BYTES, READ_WRITE, elements
 
 PARAMS = 53_248_146
-VOCODER_PARAMS = 55_592_802
 LATENT_CHANNELS, LATENT_BINS = 8, 16
 """Channels and mel bins of a latent frame of sound."""
 TOP, MIDDLE, LOW = 512, 256, 128
-WAVE_CHANNELS = 2
-MEL_CHANNELS = 128
-VOCODER_WIDTH = 1024
-# Kernel and factor of each step that makes the waveform longer.
-UPSAMPLING = ((16, 6), (15, 5), (8, 2), (4, 2), (4, 2))
-KERNELS = (3, 7, 11)
-BLOCK_CONVS = 6
 # Traffic of norm, SiLU and padding around a convolution of the decoder, bytes an element.
 NORM_BYTES, NORM_LAUNCHES = 26.0, 7
-# Leaky ReLU before each convolution of the vocoder, and half a residual.
-LEAKY_BYTES = 7.0
 
 
-def components() -> tuple[Component, Component]:
-    """Sound VAE and vocoder."""
+def components(*, widened: bool) -> tuple[Component, Component]:
+    """Sound VAE and vocoder; `widened`: a second one follows the first."""
+    vocoder = ltx2_vocoder.params(widened=widened)
     return (
         Component(name="audio_vae", kind="other", params=PARAMS, when=("vae_decode",)),
-        Component(name="vocoder", kind="other", params=VOCODER_PARAMS, when=("vae_decode",)),
+        Component(name="vocoder", kind="other", params=vocoder, when=("vae_decode",)),
     )
 
 
@@ -41,9 +33,10 @@ def mel_frames(frames: Ints) -> Ints:
     return 4 * frames - 3
 
 
-def decode(frames: Ints, batch: Ints) -> tuple[Op, ...]:
+def decode(frames: Ints, batch: Ints, *, widened: bool) -> tuple[Op, ...]:
     """Operators that turn `frames` latent frames of sound into a waveform."""
-    return (*_spectrogram(frames, batch), *_waveform(mel_frames(frames), batch))
+    wave = ltx2_vocoder.waveform(mel_frames(frames), batch, widened=widened)
+    return (*_spectrogram(frames, batch), *wave)
 
 
 def _spectrogram(frames: Ints, batch: Ints) -> tuple[Op, ...]:
@@ -59,7 +52,7 @@ def _spectrogram(frames: Ints, batch: Ints) -> tuple[Op, ...]:
         ("low entry", (MIDDLE, LOW, 3), (long, 4 * LATENT_BINS), 1),
         ("low shortcut", (MIDDLE, LOW, 1), (long, 4 * LATENT_BINS), 1),
         ("low level", (LOW, LOW, 3), (long, 4 * LATENT_BINS), 5),
-        ("exit", (LOW, WAVE_CHANNELS, 3), (long, 4 * LATENT_BINS), 1),
+        ("exit", (LOW, ltx2_vocoder.WAVE_CHANNELS, 3), (long, 4 * LATENT_BINS), 1),
     )
     found: list[Op] = []
     for name, (inside, outside, kernel), (rows, columns), count in maps:
@@ -79,39 +72,6 @@ def _spectrogram(frames: Ints, batch: Ints) -> tuple[Op, ...]:
         size = elements(batch, rows, columns, inside)
         found.append(_around(f"sound {name} norm", size, NORM_BYTES, NORM_LAUNCHES, count))
     return tuple(found)
-
-
-def _waveform(length: Ints, batch: Ints) -> tuple[Op, ...]:
-    found: list[Op] = [_line("vocoder entry", MEL_CHANNELS, VOCODER_WIDTH, 7, length, batch)]
-    width = VOCODER_WIDTH
-    for place, (kernel, factor) in enumerate(UPSAMPLING, 1):
-        # A transposed convolution works on each input position with the whole kernel.
-        found.append(_line(f"vocoder step {place}", width, width // 2, kernel, length, batch))
-        width, length = width // 2, length * factor
-        for size in KERNELS:
-            name = f"vocoder level {place} kernel {size}"
-            found.append(_line(name, width, width, size, length, batch, BLOCK_CONVS))
-        around = elements(batch, length, width)
-        count = len(KERNELS) * BLOCK_CONVS
-        found.append(_around(f"vocoder level {place} activation", around, LEAKY_BYTES, 2, count))
-    found.append(_line("vocoder exit", width, WAVE_CHANNELS, 7, length, batch))
-    return tuple(found)
-
-
-def _line(
-    name: str, inside: int, outside: int, kernel: int, length: Ints, batch: Ints, count: int = 1
-) -> Conv:
-    return Conv(
-        name=name,
-        count=count,
-        batch=batch,
-        in_channels=inside,
-        out_channels=outside,
-        kernel=(1, 1, kernel),
-        out_t=1,
-        out_h=1,
-        out_w=length,
-    )
 
 
 def _around(name: str, size: object, eager: float, launches: int, count: int) -> Pointwise:

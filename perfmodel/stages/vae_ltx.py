@@ -102,24 +102,33 @@ class PackedClip(Net):
         self.move("residual", out, out.size * ADD_BYTES, more=" packed")
         return out
 
-    def unpack(self, shape: Map) -> Map:
-        """Convolution to four times the channels, unpacked by eight; the input repeated added."""
-        wide = replace(shape, channels=shape.channels * prod(UP_STRIDE) // NARROWING)
+    def unpack(
+        self,
+        shape: Map,
+        stride: tuple[int, int, int] = UP_STRIDE,
+        narrowing: int = NARROWING,
+        *,
+        shortcut: bool = True,
+    ) -> Map:
+        """Convolution to more channels, unpacked by `stride`; the input repeated added."""
+        wide = replace(shape, channels=shape.channels * prod(stride) // narrowing)
         whole = Map(
-            shape.channels // NARROWING,
-            2 * shape.frames,
-            2 * shape.height,
-            2 * shape.width,
+            shape.channels // narrowing,
+            stride[0] * shape.frames,
+            stride[1] * shape.height,
+            stride[2] * shape.width,
             shape.level + 1,
             clip=True,
         )
-        out = replace(whole, frames=2 * shape.frames - 1)
-        self.move("unpack input", shape, shape.size * READ_WRITE, is_copy=True)
-        self.move("repeat input", out, (shape.size + whole.size) * BF16_BYTES, is_copy=True)
-        self.conv(shape, wide, kept=shape.size + whole.size)
+        out = replace(whole, frames=stride[0] * shape.frames - (stride[0] - 1))
+        if shortcut:
+            self.move("unpack input", shape, shape.size * READ_WRITE, is_copy=True)
+            self.move("repeat input", out, (shape.size + whole.size) * BF16_BYTES, is_copy=True)
+        self.conv(shape, wide, kept=shape.size + (whole.size if shortcut else 0.0))
         self.move("unpack", out, whole.size * READ_WRITE, is_copy=True)
-        self.move("residual", out, out.size * ADD_BYTES, more=" unpacked")
-        self.alive((shape.size + 3 * whole.size) * BF16_BYTES)
+        if shortcut:
+            self.move("residual", out, out.size * ADD_BYTES, more=" unpacked")
+        self.alive((shape.size + (3 if shortcut else 2) * whole.size) * BF16_BYTES)
         return out
 
     def time_embedding(self, width: int, name: str) -> None:
@@ -141,7 +150,7 @@ def _decoder(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Net:
     net.blocks(here, vae.decoder_layers[-1])
     for level, layers in enumerate(vae.decoder_layers[-2::-1]):
         net.held, entry = 0.0, here
-        here = net.unpack(here)
+        here = net.unpack(here, *_step(vae, multipliers, level), shortcut=not vae.up)
         if net.timed:
             net.time_embedding(4 * here.channels, f"level {level}")
         net.blocks(here, layers, entry.size)
@@ -154,6 +163,17 @@ def _decoder(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Net:
     net.conv(here, folded)
     net.move("unfold pixels", folded, folded.size * READ_WRITE, is_copy=True)
     return net
+
+
+def _step(
+    vae: VaeSpec, multipliers: tuple[int, ...], level: int
+) -> tuple[tuple[int, int, int], int]:
+    """What the change of level number `level` from the latent doubles, and narrows by."""
+    if not vae.up:
+        return UP_STRIDE, NARROWING
+    place = len(multipliers) - 1 - level
+    narrowing = multipliers[place] // multipliers[place - 1] if place else NARROWING
+    return STRIDES[vae.up[place]], narrowing
 
 
 def _encoder(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Net:

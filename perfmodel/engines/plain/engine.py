@@ -179,6 +179,7 @@ def _with_model(base: Behaviour, found: ModelFacts) -> Behaviour:
             vae_fast_path=options.vae_fast_path or "off",
             boundary_ratio=found.boundary_ratio,
             text_split=found.text_split,
+            sound_reads=found.sound_reads,
             valid_text_only=found.valid_text_only,
             text_bits=found.text_bits,
             vae_bits=found.vae_bits,

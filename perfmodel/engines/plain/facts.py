@@ -57,6 +57,7 @@ class ModelFacts:
         closing_steps: steps on the clean result after the last.
         boundary_ratio: expert boundary that wins over the checkpoint's.
         text_split: sequence parallelism divides the text of a joint attention too.
+        sound_reads: how sound reads the divided video (see `Traits`).
         valid_text_only: padded text is cut, or runs unmasked, in models that would mask it.
         residency: where weights are kept by default.
         sparse_attention: by backend name, the share of the query-key products that it computes.
@@ -85,6 +86,7 @@ class ModelFacts:
     modulation_per_frame: bool = False
     closing_steps: int = 0
     text_split: bool = False
+    sound_reads: str = "exchange"
     valid_text_only: bool = False
     residency: Residency | None = None
     vae_tiled: bool = False

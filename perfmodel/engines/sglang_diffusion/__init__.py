@@ -58,7 +58,8 @@ FACTS = Facts(
         (r"(fast)?hunyuan", _HUNYUAN),
         (r"(qwen-image|flux)", _model("Pipeline", _HALF, text_split=True)),
         (r"z-image(?!.*controlnet)", _model("Pipeline", _HALF)),
-        (r"(ltx|helios|sana|sd3)", _model("Pipeline")),
+        # runtime/models/dits/ltx_2.py: gather_context_kv_for_sp gathers keys and values.
+        (r"(ltx|helios|sana|sd3)", _model("Pipeline", sound_reads="keys")),
     ),
     platforms=("cuda", "rocm", "npu"),
     attention=flash_but_workstation,

@@ -114,6 +114,12 @@ _OVIS_IMAGE = Pipeline(
     legal_degrees=(("tp", (1,)),),
 )
 
+# Sound reads the video by an exchange that knows neither ring nor all-gather.
+# Source: models/ltx2/ltx2_runtime.py.
+_LTX2 = Pipeline(
+    name="LTX2Pipeline", auto_pad="", legal_degrees=(("ring", (1,)), ("allgather", (1,)))
+)
+
 # Slug pattern -> pipeline; the first match counts.
 _PIPELINES: tuple[tuple[str, Pipeline], ...] = (
     (r"cosmos3", _COSMOS3),
@@ -140,7 +146,7 @@ _PIPELINES: tuple[tuple[str, Pipeline], ...] = (
     ),
     (r"hunyuanvideo-?1\.5-i2v", _hunyuan("HunyuanVideo15I2VPipeline")),
     (r"hunyuanvideo-?1\.5", _hunyuan("HunyuanVideo15Pipeline")),
-    (r"ltx-?2", Pipeline(name="LTX2Pipeline", auto_pad="")),
+    (r"ltx-?2", _LTX2),
     (r"z-image(?!.*controlnet)", Pipeline(name="ZImagePipeline", auto_pad="", cfg=False)),
     # The last token is repeated until each part of the sequence divides, without a mask.
     # Its VAE is loaded in fp32 (models/helios/pipeline_helios.py).

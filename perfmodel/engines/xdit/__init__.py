@@ -48,7 +48,8 @@ FACTS = Facts(
         (r"flux\.?[12]", _model("xFuserFluxPipeline", _NO_GUIDANCE, text_split=True)),
         (r"qwen-image", _model("xFuserQwenImagePipeline", text_split=True)),
         (r"z-image(?!.*controlnet)", _model("xFuserZImagePipeline")),
-        (r"ltx", _model("xFuserLTX2Pipeline")),
+        # models/transformers/transformer_ltx2.py: gather_kv gathers the states.
+        (r"ltx", _model("xFuserLTX2Pipeline", sound_reads="states")),
         (r"(sd3|stable-diffusion-3)", _model("xFuserStableDiffusion3Pipeline", _RUNNER | {"tp"})),
         # Older pipelines, started by the programs in the repository's examples/.
         (r"(pixart|cogvideox|hunyuan-?dit|sana|latte)", _model("xFuserPipeline", _RUNNER | {"tp"})),
