@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_contexts import B300, H100, MI300X, MODELS, RTX_PRO, FakeModel
+from engine_contexts import ASCEND, B300, H100, MI300X, MODELS, RTX_PRO, FakeModel
 
 from perfmodel import catalog, engines
 from perfmodel.engines.base import Context, legal, problems
@@ -487,3 +487,37 @@ def test_a_model_without_windows_has_no_neighbourhood_attention():
     assert not allowed(ctx, "single")
     stated = Options(attention_backend="NATTEN", attention_density=0.2)
     assert allowed(context("wan-official", options=stated), "single")
+
+
+@pytest.mark.parametrize(
+    ("slug", "version", "on", "expected"),
+    [
+        ("wan2.1-t2v-1.3b", "0.5.23", H100, ("channels_last", 16, False)),
+        ("wan2.1-t2v-1.3b", "0.5.17", H100, ("off", 16, False)),
+        ("wan2.1-t2v-1.3b", "0.5.16", H100, ("off", 32, False)),
+        ("wan2.1-t2v-1.3b", "0.5.13", H100, ("off", 32, True)),
+        ("wan2.2-t2v-a14b", "0.5.23", H100, ("channels_last", 32, False)),
+        ("cosmos3-nano", "2026-06-11", H100, ("off", 16, True)),
+        ("cosmos3-nano", "0.5.23", ASCEND, ("off", 16, False)),
+        ("hunyuanvideo", "0.5.23", H100, ("off", 16, False)),
+    ],
+)
+def test_the_vae_of_sglang_by_release(slug, version, on, expected):
+    """Fused kernels since 0.5.18 on CUDA, bf16 since 0.5.17, all ranks since 0.5.14."""
+    found = engines.engine("sglang-diffusion")
+    behaviour = found.behaviour(catalog.load_model(slug), on, found.version(version), Options())
+    assert expected == (
+        behaviour.traits.vae_fast_path,
+        behaviour.traits.vae_bits,
+        behaviour.vae_over_sequence,
+    )
+
+
+def test_an_engine_that_tiles_by_default_tiles():
+    found = engines.engine("sglang-diffusion")
+    for slug, tiled in (("hunyuanvideo", True), ("wan2.1-t2v-14b", False)):
+        model = catalog.load_model(slug)
+        behaviour = found.behaviour(model, H100, found.version(), Options())
+        assert behaviour.vae_tiling_default is tiled
+        asked = Options(vae_tiling="off")
+        assert not found.behaviour(model, H100, found.version(), asked).vae_tiling_default

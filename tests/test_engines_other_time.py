@@ -14,7 +14,7 @@ from perfmodel.cost.machine import Machine
 from perfmodel.ops import Attention, Collective, Conv, Gemm, Pointwise
 from perfmodel.pipeline.evaluate import evaluate
 from perfmodel.pipeline.offload import copied, stored_bytes
-from perfmodel.placement.precision import widened
+from perfmodel.placement.precision import autocast, widened
 from perfmodel.spec.parallel import Layouts, ParallelConfig
 from perfmodel.spec.record import RunRecord
 from perfmodel.spec.workload import Options, Workload
@@ -364,3 +364,38 @@ def test_kernels_inside_a_convolution_call_cost_no_dispatch():
     inside = seconds(launch_in_call_s=2e-6)["vae_encode"]
     as_calls = seconds(launch_in_call_s=12e-6)["vae_encode"]
     assert 1.1 * inside < as_calls < 1.4 * inside
+
+
+def test_autocast_runs_norms_in_fp32_and_casts_around_them():
+    """A group norm with its SiLU: 10 bytes an element in bf16, 32 and two kernels more under it."""
+    job = stages("diffusers", workload=Workload(model="flux.1-dev"))[1]
+    decoder = job.family.vae_decode(job.model, 1, 8, 8, job.behaviour.traits)
+    ops = [op for op in decoder if isinstance(op, Pointwise) and " L3 128" in op.name]
+    named = {op.name.split(": ")[1].split(" L")[0]: op for op in ops}
+    norm = [named[what] for what in ("group norm statistics", "group norm", "SiLU")]
+    size = norm[1].bytes_moved / 4
+    assert sum(op.bytes_moved for op in norm) == pytest.approx(10 * size)
+    wide = autocast(tuple(norm))
+    assert sum(op.bytes_moved for op in wide) == pytest.approx(32 * size)
+    assert sum(op.launches for op in wide) == sum(op.launches for op in norm) + 2
+    other = named["residual"]
+    assert autocast((other,)) == (other,)
+
+
+def test_bands_over_the_sequence_group_leave_the_guidance_ranks_out():
+    """Four ranks, two of them a sequence group: half the map each, as two ranks do."""
+    work = Workload(model="cosmos3-nano", width=1280, height=720, frames=189)
+    layout = ParallelConfig(cfg=2, ulysses=2, vae_patch=4)
+
+    def decode(engine, gpus="4xH200", layout=layout):
+        return stages(engine, gpus, workload=work, layout=layout)[0]["vae_decode"]
+
+    old, single = (
+        decode("sglang-diffusion@2026-06-11"),
+        decode("sglang-diffusion@2026-06-11", "1xH200", ParallelConfig()),
+    )
+    assert 0.5 * single < old < 0.58 * single
+    two = decode("sglang-diffusion@2026-06-11", "2xH200", ParallelConfig(ulysses=2, vae_patch=2))
+    assert old == pytest.approx(two, rel=0.01)
+    later = decode("sglang-diffusion@2026-07-01")
+    assert later < 0.32 * single

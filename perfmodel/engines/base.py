@@ -89,6 +89,7 @@ class Behaviour:
             has_text_encoder_tp, has_spatial_shard: whether the axis does anything for this model.
         hsdp_breaks_graph: each attention call leaves the compiled graph under HSDP.
         vae_result_on_rank0: the decoded clip exists on rank 0 only; else it is broadcast.
+        vae_over_sequence: only the ranks of a sequence group share a decode.
         vae_patch_below_world_legal: degrees between 1 and the world size work.
         vae_tile_px, vae_tile_stride_px: tile edge and step in pixels; 0 when not tiled.
         vae_tiling_default: whether a single-rank decode is tiled unless asked otherwise.
@@ -139,6 +140,7 @@ class Behaviour:
     has_spatial_shard: bool = False
     hsdp_breaks_graph: bool = True
     vae_result_on_rank0: bool = True
+    vae_over_sequence: bool = False
     vae_patch_below_world_legal: bool = True
     vae_tile_px: int = 256
     vae_tile_stride_px: int = 192

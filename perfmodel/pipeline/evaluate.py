@@ -18,7 +18,7 @@ from perfmodel.pipeline.lines import Column, Stage, distinct, with_lines
 from perfmodel.pipeline.offload import with_offload
 from perfmodel.pipeline.vae import VaeKind, vae_stage
 from perfmodel.placement.guidance import together
-from perfmodel.placement.precision import widened
+from perfmodel.placement.precision import autocast, widened
 from perfmodel.placement.tiles import Tiling
 from perfmodel.placement.vae import VAE_BYTES, Ints64, Maps
 from perfmodel.shapes import Shape
@@ -214,7 +214,8 @@ def _map_ops(
     height: Ints64,
     width: Ints64,
 ) -> tuple[Op, ...]:
-    return widened(build(job.model, frames, height, width, job.behaviour.traits), bits)
+    ops = build(job.model, frames, height, width, job.behaviour.traits)
+    return widened(autocast(ops) if job.behaviour.traits.vae_autocast else ops, bits)
 
 
 def _maps(
@@ -223,15 +224,17 @@ def _maps(
     """Distinct (map, division) cases of one VAE direction, their index, and outputs a request."""
     mode = job.behaviour.options.vae_mode
     axis = mode.removeprefix("spatial_shard_") if bands and mode != "tile" else ""
+    ranks, world = layouts.vae_patch, layouts.world_size // layouts.dp
+    if job.behaviour.vae_over_sequence:
+        ranks = np.minimum(ranks, layouts.sequence_parallel)
+        world = ranks
     # An undivided map sends nothing, so the size of the world does not tell its cases apart.
-    divided = layouts.vae_patch > 1
-    world = np.where(divided, layouts.world_size // layouts.dp, 1)
+    divided = ranks > 1
+    world = np.where(divided, world, 1)
     replicas = np.where(divided, layouts.dp, 1)
     tiled = divided | (layouts.vae_tiling > 0) | job.behaviour.vae_tiling_default
     batch = job.shape.batch
-    first, index = distinct(
-        layouts.vae_patch, tiled, world, replicas, batch, *columns, size=len(layouts)
-    )
+    first, index = distinct(ranks, tiled, world, replicas, batch, *columns, size=len(layouts))
     frames, height, width, outputs = (
         np.broadcast_to(np.asarray(c, np.int64), (len(layouts),))[first] for c in (*columns, batch)
     )
@@ -239,7 +242,7 @@ def _maps(
         frames=frames,
         height=height,
         width=width,
-        ranks=layouts.vae_patch[first],
+        ranks=ranks[first],
         world=world[first],
         replicas=replicas[first],
         tiled=tiled[first],

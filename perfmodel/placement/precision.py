@@ -79,3 +79,33 @@ def _wide(op: Op, ratio: float) -> Op:
         eager = None if op.eager_bytes is None else op.eager_bytes * ratio
         return replace(op, bytes_moved=op.bytes_moved * ratio, eager_bytes=eager)
     return op
+
+
+AUTOCAST_BYTES = {
+    "group norm statistics": (2.0, 10.0),
+    "group norm": (4.0, 8.0),
+    "SiLU": (4.0, 14.0),
+}
+"""Bytes an element as counted and under autocast, which runs group norms in fp32: the input is
+cast up (2 + 4) and read (4), normalised (4 + 4), activated (4 + 4) and cast down for the next
+convolution (4 + 2)."""
+
+
+def autocast(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """`ops` of a half-precision module under ``torch.autocast``.
+
+    Each cast is a kernel of its own: one before the statistics, one after the activation.
+    Source: the op lists of torch 2.13.0 (``group_norm`` autocasts to fp32, convolutions to half).
+    """
+    return tuple(_autocast(op) for op in ops)
+
+
+def _autocast(op: Op) -> Op:
+    if not isinstance(op, Pointwise):
+        return op
+    what = next((w for w in AUTOCAST_BYTES if f": {w} L" in op.name), None)
+    if what is None:
+        return op
+    counted, moved = AUTOCAST_BYTES[what]
+    casts = 0 if what == "group norm" else 1
+    return replace(op, bytes_moved=op.bytes_moved * (moved / counted), launches=op.launches + casts)

@@ -38,6 +38,7 @@ class Traits:
         text_bits: bits of an activation in the text encoder.
         vae_bits: the same in the VAE's decoder.
         vae_encode_bits: the same in the VAE's encoder.
+        vae_autocast: the VAE runs under autocast: norms and activations in fp32.
     """
 
     fused_qkv: bool = True
@@ -56,6 +57,7 @@ class Traits:
     text_bits: int = 16
     vae_bits: int = 16
     vae_encode_bits: int = 16
+    vae_autocast: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

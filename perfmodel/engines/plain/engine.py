@@ -112,6 +112,8 @@ def _resolved(
     banded = bool(found and found.banded_vae) and options.vae_mode == "tile"
     tiles = bool(found and found.vae_tiled) and options.vae_tiling == "auto"
     fast_path = options.vae_fast_path or (found.vae_fast_path if found else "off")
+    if platform != "cuda":
+        fast_path = "off"
     update = {
         "attention_backend": backend or facts.attention(device),
         "attention_density": density or options.attention_density,
@@ -131,7 +133,7 @@ def _resolved(
 def _behaviour(
     facts: Facts, model: ModelLike, device: DeviceLike, version: Version, options: Options
 ) -> Behaviour:
-    found = facts.model(model.slug)
+    found = facts.model(model.slug, version.date)
     resolved, assumed = _resolved(facts, found, device, options)
     backend = resolved.attention_backend or "TORCH_SDPA"
     platform = platform_of(device.family)
@@ -152,7 +154,7 @@ def _behaviour(
         ulysses_copies=facts.copies,
         cfg_on_distilled_refused=False,
         weight_only=facts.weight_only,
-        vae_tiling_default=options.vae_tiling == "on",
+        vae_tiling_default=resolved.vae_tiling == "on",
         result_crosses_processes=facts.server,
         time_ends=facts.stays,
         options=resolved,
@@ -184,6 +186,7 @@ def _with_model(base: Behaviour, found: ModelFacts) -> Behaviour:
             text_bits=found.text_bits,
             vae_bits=found.vae_bits,
             vae_encode_bits=found.encode_bits,
+            vae_autocast=found.vae_autocast,
         ),
         auto_pad=found.auto_pad,
         ulysses_mode="advanced_uaa" if found.uneven else options.ulysses_mode,
@@ -200,6 +203,7 @@ def _with_model(base: Behaviour, found: ModelFacts) -> Behaviour:
         has_text_encoder_tp="text_encoder_tp" in axes,
         has_spatial_shard=found.banded_vae,
         vae_result_on_rank0=not found.vae_everywhere,
+        vae_over_sequence=found.vae_over_sequence,
         residency=found.residency,
         offload_modes=found.offload_modes,
     )

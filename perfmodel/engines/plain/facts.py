@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from perfmodel.engines.base import Commands, Context, Residency, Version
@@ -62,6 +62,8 @@ class ModelFacts:
         residency: where weights are kept by default.
         sparse_attention: by backend name, the share of the query-key products that it computes.
         vae_tiled: a decode is tiled unless told otherwise.
+        vae_over_sequence: only the ranks of sequence parallelism share a decode.
+        vae_autocast: the VAE runs under autocast, which computes norms in fp32.
     """
 
     pipeline: str
@@ -91,6 +93,25 @@ class ModelFacts:
     residency: Residency | None = None
     vae_tiled: bool = False
     sparse_attention: Mapping[str, float] = field(default_factory=dict)
+    vae_over_sequence: bool = False
+    vae_autocast: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """What releases before a day did differently.
+
+    Attributes:
+        before: the day of the first release that does it as `Facts.models` says.
+        models: slug pattern of the models that it concerns.
+        changes: fields of `ModelFacts` and their earlier values.
+        source: where it was read.
+    """
+
+    before: str
+    models: str
+    changes: Mapping[str, object]
+    source: str
 
 
 Attention = Callable[[DeviceLike], str]
@@ -104,8 +125,10 @@ class Facts:
     Attributes:
         name, title: id, and as people write it.
         terms: name of its latency terms file.
-        releases: release number to the day it was published; the last is the one that was read.
+        releases: release number to the day it was published; the last is the one whose facts
+            `models` holds.
         models: slug pattern to facts, the first match counts.
+        earlier: what older releases did differently, oldest last.
         platforms: of ``cuda``, ``rocm`` and ``npu``.
         attention: default backend on a device.
         ring_attention: backend of ring chunks on a device; None as `attention`.
@@ -124,6 +147,7 @@ class Facts:
     terms: str
     releases: Mapping[str, str]
     models: tuple[tuple[str, ModelFacts], ...]
+    earlier: tuple[Earlier, ...] = ()
     platforms: tuple[str, ...] = ("cuda",)
     attention: Attention
     ring_attention: Attention | None = None
@@ -135,9 +159,15 @@ class Facts:
     weight_only: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
 
-    def model(self, slug: str) -> ModelFacts | None:
-        """Facts of the model `slug`; None when the engine does not run it."""
-        return next((found for pattern, found in self.models if re.match(pattern, slug)), None)
+    def model(self, slug: str, day: str | None = None) -> ModelFacts | None:
+        """Facts of the model `slug` on a day; None when the engine does not run it."""
+        found = next((found for pattern, found in self.models if re.match(pattern, slug)), None)
+        if found is None or day is None:
+            return found
+        for earlier in self.earlier:
+            if day < earlier.before and re.match(earlier.models, slug):
+                found = replace(found, **earlier.changes)  # type: ignore[arg-type]
+        return found
 
 
 FIRST_DAY = "2024-01-01"
@@ -148,8 +178,8 @@ _DATE = re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?$")
 def resolve_version(facts: Facts, text: str | None, dated: str | None = None) -> Version:
     """Version from a release number, a day or None (the release that was read).
 
-    Facts of one release only are known for these engines: another release or day is named as it
-    was asked for and runs on the same facts, with a warning for a release that was never read.
+    Another release or day is named as it was asked for and runs on the facts of its day, with a
+    warning for a release that was never read.
 
     Raises:
         BadInput: neither a release nor a day, and no `dated`.

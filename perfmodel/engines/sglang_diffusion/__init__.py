@@ -7,7 +7,7 @@ from dataclasses import replace
 from perfmodel.engines.base import Residency
 from perfmodel.engines.plain.attention import flash_but_workstation
 from perfmodel.engines.plain.engine import PlainEngine
-from perfmodel.engines.plain.facts import Facts, ModelFacts
+from perfmodel.engines.plain.facts import Earlier, Facts, ModelFacts
 from perfmodel.engines.sglang_diffusion.commands import read_launch, render
 from perfmodel.engines.sglang_diffusion.rules import RULES
 
@@ -31,7 +31,6 @@ def _model(pipeline: str, residency: Residency = _AUTO, **facts: object) -> Mode
         fused_blocks=True,
         banded_vae=True,
         vae_everywhere=True,
-        vae_fast_path="lossless",
         residency=residency,
         offload_modes=("none", "auto", "text-encoder", "layerwise"),
         **facts,  # type: ignore[arg-type]
@@ -39,27 +38,72 @@ def _model(pipeline: str, residency: Residency = _AUTO, **facts: object) -> Mode
 
 
 _HUNYUAN = _model(
-    "HunyuanVideoPipeline", _HALF, valid_text_only=True, text_split=True, vae_tiled=True
+    "HunyuanVideoPipeline",
+    _HALF,
+    valid_text_only=True,
+    text_split=True,
+    vae_tiled=True,
+    vae_autocast=True,
 )
+_VAE = "sglang/multimodal_gen/runtime/models/vaes/"
+
+
+def _wan_vae(pipeline: str, residency: Residency = _AUTO, **facts: object) -> ModelFacts:
+    """Weights in the layout of the kernels, norms and activations fused, copies joined."""
+    return _model(pipeline, residency, vae_fast_path="channels_last", **facts)
+
 
 # Precisions: configs/pipeline_configs/*.py (vae_decode_precision, text_encoder_precisions).
 FACTS = Facts(
     name="sglang-diffusion",
     title="SGLang Diffusion",
     terms="sglang-diffusion",
-    releases={"0.5.23": "2026-10-30"},
+    releases={
+        "0.5.13": "2026-06-11",
+        "0.5.14": "2026-06-26",
+        "0.5.16": "2026-07-25",
+        "0.5.17": "2026-08-08",
+        "0.5.18": "2026-08-21",
+        "0.5.19": "2026-09-04",
+        "0.5.21": "2026-10-01",
+        "0.5.22": "2026-10-16",
+        "0.5.23": "2026-10-30",
+    },
     models=(
-        (r"cosmos3", _model("Cosmos3Pipeline")),
+        (r"cosmos3", _wan_vae("Cosmos3Pipeline")),
         (
             r"(wan2\.2|fastwan2\.2)",
-            _model("WanPipeline-2.2", text_bits=32, vae_bits=32, encode_bits=32),
+            _wan_vae("WanPipeline-2.2", text_bits=32, vae_bits=32, encode_bits=32),
         ),
-        (r"(wan|fastwan)", _model("WanPipeline", text_bits=32, encode_bits=32)),
+        (r"(wan|fastwan)", _wan_vae("WanPipeline", text_bits=32, encode_bits=32)),
         (r"(fast)?hunyuan", _HUNYUAN),
-        (r"(qwen-image|flux)", _model("Pipeline", _HALF, text_split=True)),
-        (r"z-image(?!.*controlnet)", _model("Pipeline", _HALF)),
+        (r"qwen-image", _model("Pipeline", _HALF, text_split=True)),
+        (r"flux\.?1", _model("Pipeline", _HALF, text_split=True, vae_autocast=True)),
+        (r"flux", _model("Pipeline", _HALF, text_split=True)),
+        (r"z-image(?!.*controlnet)", _model("Pipeline", _HALF, vae_autocast=True)),
         # runtime/models/dits/ltx_2.py: gather_context_kv_for_sp gathers keys and values.
         (r"(ltx|helios|sana|sd3)", _model("Pipeline", sound_reads="keys")),
+    ),
+    earlier=(
+        Earlier(
+            before="2026-08-21",
+            models=r".*",
+            changes={"vae_fast_path": "off"},
+            source=f"{_VAE}wan_vae_cuda_opt.py, in 0.5.18 and not in 0.5.17",
+        ),
+        Earlier(
+            before="2026-08-08",
+            models=r"(wan2\.1|fastwan2\.1)",
+            changes={"vae_bits": 32},
+            source="configs/pipeline_configs/wan.py: vae_decode_precision since 0.5.17",
+        ),
+        Earlier(
+            before="2026-06-26",
+            models=r"(cosmos3|wan|fastwan)",
+            changes={"vae_over_sequence": True},
+            source=f"{_VAE}parallel/wan_dist_utils.py: bands over the sequence group in 0.5.13, "
+            "over all ranks in 0.5.14",
+        ),
     ),
     platforms=("cuda", "rocm", "npu"),
     attention=flash_but_workstation,
@@ -73,6 +117,8 @@ FACTS = Facts(
         f"{_WHEEL}configs/pipeline_configs/wan.py, cosmos3.py",
         f"{_WHEEL}runtime/models/vaes/wanvae.py (bands of rows over all ranks)",
         f"{_WHEEL}configs/sample/sampling_params.py (quality lossless: fused VAE kernels)",
+        f"{_WHEEL}runtime/loader/component_loaders/vae_loader.py (channels-last weights)",
+        f"{_WHEEL}runtime/pipelines_core/stages/decoding.py (autocast)",
     ),
 )
 ENGINE = PlainEngine(facts=FACTS, starter=render, reader=read_launch, extra_rules=RULES)
