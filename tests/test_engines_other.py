@@ -362,11 +362,16 @@ def test_a_launch_command_reads_back_as_its_configuration(name):
         assert launch.engine == name
 
 
-def test_pipefusion_is_refused_by_name():
-    with pytest.raises(BadInput, match="not modelled"):
-        engines.engine("xdit").read_launch(
-            shlex.split("xdit --model FLUX.1-dev --pipefusion_parallel_degree 2")
-        )
+def test_pipefusion_is_a_pipeline_degree_of_the_models_that_have_it():
+    engine = engines.engine("xdit")
+    ctx = context("xdit", "flux.1-dev")
+    assert "pp" not in engine.searched_axes(ctx.behaviour)
+    assert allowed(ctx, "usp2_pp2")
+    assert not allowed(context("xdit", "qwen-image"), "pp2")
+    command = engine.commands(ctx, config("usp2_pp2"), 1.0).request
+    assert "--pipefusion_parallel_degree 2" in command
+    (words,) = lines_with(command, "xdit")
+    assert engine.read_launch(words).parallel == config("usp2_pp2")
 
 
 def test_an_unknown_flag_names_the_nearest():

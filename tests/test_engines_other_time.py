@@ -174,6 +174,22 @@ def test_sparse_attention_and_step_caches_are_predicted_where_their_share_is_sta
     assert denoise(cache="teacache", cache_skip=0.5) == pytest.approx(dense / 2, rel=0.01)
 
 
+def test_pipefusion_divides_what_follows_the_warm_up_and_is_lossy():
+    """Long compute-bound forwards: a share of the steps at full length, the rest over the ranks."""
+    flux = Workload(model="flux.1-dev", width=2048, height=2048, steps=20)
+    one, _ = stages("xdit", "4xH100", workload=flux)
+    four, _ = stages("xdit", "4xH100", workload=flux, layout=ParallelConfig(pp=4))
+    blocks = 57
+    share = (1 + (19 + 3 / 4) * 15 / blocks) / 20
+    assert four["denoise"] / one["denoise"] == pytest.approx(share, rel=0.12)
+    answer = predict(
+        flux, catalog.parse_gpus("4xH100"), parallel=ParallelConfig(pp=4), engine="xdit"
+    )
+    assert answer.prediction.lossless is False
+    alone = predict(flux, catalog.parse_gpus("4xH100"), engine="xdit").prediction
+    assert alone.lossless is True
+
+
 def test_a_single_forward_needs_no_steps_and_no_memory_of_a_pipeline():
     record = RunRecord(
         id="x", engine="diffusers", model="black-forest-labs/FLUX.1-dev", task="t2i",

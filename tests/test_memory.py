@@ -118,7 +118,9 @@ def table_of(
     **options: object,
 ) -> MemoryTable:
     chosen = Options(**options)
-    engine = SimpleNamespace(engine="vllm-omni", date="", options=chosen, residency=None)
+    engine = SimpleNamespace(
+        engine="vllm-omni", date="", options=chosen, residency=None, patch_warmup_steps=None
+    )
     machine = SimpleNamespace(usable_bytes=usable_bytes, gpus_per_node=8)
     return memory(
         components, WORK, shape or shape_of(), Layouts.of(configs), vae=VAE, behaviour=engine,
@@ -197,6 +199,22 @@ def test_gathered_offload_shares_two_blocks_and_pins_each_block_once(layout, sha
     assert weights_of(table)["weights"] == pytest.approx(2 * (buffers + 2 * OUTSIDE))
     copies = layout.world_size / shares
     assert table.pinned_bytes[0] == pytest.approx(copies * 2 * 2 * BLOCKS * BLOCK_PARAMS)
+
+
+def test_patches_in_a_pipeline_keep_the_keys_and_values_of_all() -> None:
+    engine = SimpleNamespace(
+        engine="xdit", date="", options=Options(), residency=None, patch_warmup_steps=1
+    )
+    plain = SimpleNamespace(**{**vars(engine), "patch_warmup_steps": None})
+    layouts = Layouts.of([ParallelConfig(pp=2, ulysses=2), ParallelConfig()])
+    held = [
+        memory(MODEL, WORK, shape_of(), layouts, vae=VAE, behaviour=one, system=MACHINE)
+        for one in (engine, plain)
+    ]
+    row = (PHASES.index("denoise"), PARTS.index("activations"))
+    more = held[0].parts_bytes[row] - held[1].parts_bytes[row]
+    tokens = -(-shape_of().tokens // 2)
+    assert more == pytest.approx([-(-BLOCKS // 2) * tokens * 2 * 8 * 8 * 2.0, 0.0])
 
 
 def test_model_offload_keeps_one_of_encoder_and_experts_at_a_time() -> None:

@@ -47,7 +47,13 @@ def table_of(
     model, traits = load_model(name), Traits()
     stages = family(model)
     shape = stages.shape(model, Workload(model=model.slug, **workload), traits)
-    facts = SimpleNamespace(engine=engine, date=date, options=options or Options(), residency=None)
+    facts = SimpleNamespace(
+        engine=engine,
+        date=date,
+        options=options or Options(),
+        residency=None,
+        patch_warmup_steps=None,
+    )
     machine = SimpleNamespace(usable_bytes=usable_gib * GIB, gpus_per_node=8)
     return memory(
         stages.components(model),

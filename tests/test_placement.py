@@ -32,6 +32,7 @@ class Table:
     ulysses_copies: int = 2
     pad_masked: bool = False
     hsdp_breaks_graph: bool = True
+    patch_warmup_steps: int | None = None
     attention_backend: str = "CUDNN_ATTN"
     ring_attention_kernel: str = "TORCH_SDPA"
     cross_attention_backend: str = "TORCH_SDPA"
@@ -335,6 +336,44 @@ def test_a_sparse_attention_has_its_share_of_the_products_and_reorders_four_tens
 
 def test_all_products_are_an_ordinary_attention():
     assert "self, tiles reordered" not in by_name(place(ParallelConfig()))
+
+
+PATCHED = Table(patch_warmup_steps=2)
+
+
+@given(stages=st.sampled_from([2, 3, 4, 9]), ulysses=st.sampled_from([1, 2]))
+def test_patches_do_the_products_of_a_stage_and_warm_up_those_of_all(stages, ulysses):
+    """Warm-up in full; then each rank a stage's blocks over all tokens, the first patch once more.
+
+    q and o have no share of text or of uneven tokens, so their work divides exactly.
+    """
+    layout = ParallelConfig(pp=stages, ulysses=ulysses)
+    alone = place(ParallelConfig(ulysses=ulysses))
+    piped = place_denoise(work(), shape(), Layouts.of([layout]), PATCHED, Options())
+    whole = sum(float(np.sum(op.count * flops(op))) for op in alone.ops if op.name == "q")
+    found = sum(float(np.sum(op.count * flops(op))) for op in piped.ops if op.name == "q")
+    steps, largest = 35, -(-LAYERS // stages) / LAYERS
+    expected = (2 + (steps - 2 + (stages - 1) / stages) * largest) / steps
+    assert found / whole == pytest.approx(expected, rel=2 * stages / TOKENS)
+    kernels = [float(op.count[0]) for op in piped.ops if op.name == "q"]
+    assert sum(kernels) == pytest.approx(
+        LAYERS * 2 * (2 + (steps - 2 + (stages - 1) / stages) * largest * stages)
+    )
+
+
+def test_a_pipeline_of_patches_shorter_than_its_warm_up_is_an_ordinary_one():
+    layout = Layouts.of([ParallelConfig(pp=4)])
+    short = place_denoise(work(), shape(steps=2), layout, PATCHED, Options())
+    plain = place_denoise(work(), shape(steps=2), layout, Table(), Options())
+    assert total_flops(short) == pytest.approx(total_flops(plain))
+
+
+def test_one_stage_has_no_patches():
+    layout = Layouts.of([ParallelConfig(), ParallelConfig(pp=2)])
+    both = place_denoise(work(), shape(), layout, PATCHED, Options())
+    alone = place(ParallelConfig())
+    first = sum(float(np.broadcast_to(op.count * flops(op), 2)[0]) for op in both.ops)
+    assert first == pytest.approx(total_flops(alone))
 
 
 def test_norm_reduce_moves_one_fp32_sum_a_row():

@@ -234,7 +234,8 @@ def prediction(table: Table, row: int, **extra: object) -> Prediction:
         "first_request_ms": (latency_s + session.job.machine.term("first_request_s")) * MS_PER_S,
         "requests_per_hour": config.dp * S_PER_HOUR / latency_s,
         "gpu_seconds_per_request": world * latency_s / config.dp,
-        "lossless": is_lossless(session.behaviour.options),
+        "lossless": is_lossless(session.behaviour.options)
+        and (config.pp == 1 or session.behaviour.patch_warmup_steps is None),
         "provenance_share": _shares(table, row, "provenance"),
         "basis_share": _shares(table, row, "basis"),
         **memory_fields(table, row),

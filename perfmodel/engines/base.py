@@ -87,6 +87,8 @@ class Behaviour:
         exit_gather_hidden: the exit gather moves the hidden state, not the projected output.
         has_sp, has_allgather, has_tp, has_cfg, has_pp, has_hsdp, has_vae_patch,
             has_text_encoder_tp, has_spatial_shard: whether the axis does anything for this model.
+        patch_warmup_steps: synchronous steps before patches of the latent follow one another
+            through the pipeline stages; None: the stages take turns.
         hsdp_breaks_graph: each attention call leaves the compiled graph under HSDP.
         vae_result_on_rank0: the decoded clip exists on rank 0 only; else it is broadcast.
         vae_over_sequence: only the ranks of a sequence group share a decode.
@@ -138,6 +140,7 @@ class Behaviour:
     has_vae_patch: bool = True
     has_text_encoder_tp: bool = False
     has_spatial_shard: bool = False
+    patch_warmup_steps: int | None = None
     hsdp_breaks_graph: bool = True
     vae_result_on_rank0: bool = True
     vae_over_sequence: bool = False

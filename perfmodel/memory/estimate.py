@@ -28,6 +28,8 @@ from perfmodel.memory.weights import (
 )
 from perfmodel.ops import Op
 from perfmodel.placement.guidance import together
+from perfmodel.placement.patches import cache_bytes
+from perfmodel.placement.sequence import local_tokens
 from perfmodel.shapes import Shape
 from perfmodel.spec.parallel import Layouts
 from perfmodel.spec.workload import Options
@@ -51,6 +53,10 @@ class EngineFacts(Protocol):
     @property
     def options(self) -> Options:
         """Options with the engine's defaults filled in."""
+
+    @property
+    def patch_warmup_steps(self) -> int | None:
+        """Not None: patches follow one another through the stages and keep old keys."""
 
     @property
     def residency(self) -> Residency | None:
@@ -133,6 +139,8 @@ def memory(
     host, loading = _weights(sheet, components, layouts, options, terms, shares)
     denoised = together(shape, layouts) if branches_together else shape
     _denoiser(sheet, denoise(work, denoised, layouts, terms), terms)
+    if behaviour.patch_warmup_steps is not None:
+        sheet.add("denoise", "activations", _stale(work, denoised, layouts))
     sheet.add("text_encode", "activations", text_live(text_ops, layouts))
     vae = vae_model.with_bits(vae, terms.vae_bits)
     for phase, passes in (("vae_encode", vae_model.encode), ("vae_decode", vae_model.decode)):
@@ -153,6 +161,12 @@ def memory(
         upper_bytes=_upper(sheet.parts, terms),
         capacity_bytes=float(system.usable_bytes),
     )
+
+
+def _stale(work: DenoiseWork, shape: Shape, layouts: Layouts) -> Column:
+    """Keys and values of all patches in the blocks of a pipeline stage."""
+    tokens = local_tokens(shape.tokens, layouts) * np.asarray(shape.batch, np.float64)
+    return cache_bytes(work.blocks, work.kv_heads * work.head_dim, tokens, layouts)
 
 
 def _denoiser(sheet: _Sheet, live: Live, terms: Terms) -> None:

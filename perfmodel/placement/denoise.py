@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.ops import Attention, Ints, Op, Pointwise, Role
-from perfmodel.placement import guidance, sequence, tensor, weights
+from perfmodel.ops import Attention, Floats, Ints, Op, Pointwise, Role
+from perfmodel.placement import guidance, patches, sequence, tensor, weights
 from perfmodel.placement.precision import quantise, widening
 from perfmodel.shapes import Shape
 from perfmodel.spec.parallel import Layouts
@@ -32,6 +32,10 @@ class EngineTable(Protocol):
     @property
     def hsdp_breaks_graph(self) -> bool:
         """Whether weight sharding leaves pointwise chains unfused."""
+
+    @property
+    def patch_warmup_steps(self) -> int | None:
+        """Synchronous steps before patches follow one another; None: stages take turns."""
 
     @property
     def attention_backend(self) -> str:
@@ -100,7 +104,7 @@ def place_denoise(
     per_request = _place_all(work.per_request, work, layouts, table, options)
     ops = [
         *_times(per_request, branches),
-        *_times(per_forward, forwards * (1 - options.cache_skip)),
+        *_forwards(per_forward, work, shape, layouts, table, forwards * (1 - options.cache_skip)),
         *_times(work.per_step, shape.steps),
         guidance.velocity_gather(work.velocity_elements, shape, layouts),
     ]
@@ -110,6 +114,32 @@ def place_denoise(
         local_tokens=sequence.local_tokens(shape.tokens, layouts),
         padded_tokens=sequence.padding(shape.tokens, layouts),
     )
+
+
+def _forwards(
+    ops: list[Op],
+    work: DenoiseWork,
+    shape: Shape,
+    layouts: Layouts,
+    table: EngineTable,
+    forwards: Floats,
+) -> list[Op]:
+    """The operators of all forwards; those in patches beside those of the whole latent."""
+    if table.patch_warmup_steps is None or np.all(layouts.pp == 1):
+        return _times(ops, forwards)
+    whole, piped = patches.executions(
+        forwards,
+        guidance.branches_of_a_rank(shape, layouts),
+        work.blocks,
+        table.patch_warmup_steps,
+        layouts,
+    )
+    kv_width = work.kv_heads * work.head_dim
+    cached = patches.stale_cache(work.blocks, kv_width, shape, layouts)
+    return [
+        *_times(ops, whole),
+        *_times([*patches.in_patches(ops, layouts), cached], piped),
+    ]
 
 
 def place_op(
@@ -147,7 +177,7 @@ def _place_all(
     return [placed for op in ops for placed in place_op(op, work, layouts, table, options)]
 
 
-def _times(ops: Iterable[Op], executions: NDArray[np.number] | Ints) -> list[Op]:
+def _times(ops: Iterable[Op], executions: Floats | Ints) -> list[Op]:
     return [replace(op, count=op.count * np.asarray(executions)) for op in ops]
 
 

@@ -27,6 +27,8 @@ KEY_ALIASES = {
     "allgather_degree": "allgather",
     "tensor_parallel_size": "tp",
     "pipeline_parallel_size": "pp",
+    "pipefusion_degree": "pp",
+    "pipefusion": "pp",
     "data_parallel_size": "dp",
     "hsdp_shard_size": "hsdp",
     "hsdp_replicate_size": "hsdp_replicate",

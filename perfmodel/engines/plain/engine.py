@@ -79,7 +79,8 @@ class PlainEngine:
             ("ulysses", behaviour.has_sp),
             ("ring", behaviour.has_sp and behaviour.has_ring),
             ("tp", behaviour.has_tp),
-            ("pp", behaviour.has_pp),
+            # Patches that see stale keys change the output: only where they are asked for.
+            ("pp", behaviour.has_pp and behaviour.patch_warmup_steps is None),
             ("hsdp", behaviour.has_hsdp),
             ("vae_patch", behaviour.has_vae_patch),
         )
@@ -154,6 +155,7 @@ def _behaviour(
         ulysses_copies=facts.copies,
         cfg_on_distilled_refused=False,
         weight_only=facts.weight_only,
+        patch_warmup_steps=facts.patch_warmup_steps,
         vae_tiling_default=resolved.vae_tiling == "on",
         result_crosses_processes=facts.server,
         time_ends=facts.stays,

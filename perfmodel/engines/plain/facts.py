@@ -138,6 +138,8 @@ class Facts:
         stays: what the published end-to-end time of this engine ends with: ``response``, or
             ``result`` when the file is written after the clock stopped.
         sources: where the facts were read.
+        patch_warmup_steps: synchronous steps before patches of the latent follow one another
+            through the pipeline stages; None: the stages take turns.
         weight_only: dtypes of weights that the engine widens before each product.
         aliases: further backend names to the ones known here.
     """
@@ -156,6 +158,7 @@ class Facts:
     server: bool = False
     stays: str = "result"
     sources: tuple[str, ...] = ()
+    patch_warmup_steps: int | None = None
     weight_only: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
 

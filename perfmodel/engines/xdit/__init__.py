@@ -25,6 +25,9 @@ def _model(pipeline: str, axes: frozenset[str] = _RUNNER, **facts: object) -> Mo
 
 
 _NO_GUIDANCE = _RUNNER - {"cfg"}
+# Pipelines that pass the latent in patches through the stages: model_executor/pipelines/*.py.
+_PATCHES = frozenset({"pp"})
+_EXAMPLE = _RUNNER | {"tp"}
 # Capabilities of each runner model: model_executor/models/runner_models/*.py.
 FACTS = Facts(
     name="xdit",
@@ -45,24 +48,33 @@ FACTS = Facts(
                 "xFuserHunyuanVideoPipeline", _NO_GUIDANCE, valid_text_only=True, text_split=True
             ),
         ),
-        (r"flux\.?[12]", _model("xFuserFluxPipeline", _NO_GUIDANCE, text_split=True)),
+        (
+            r"flux\.?[12]",
+            _model("xFuserFluxPipeline", _NO_GUIDANCE | _PATCHES, text_split=True),
+        ),
         (r"qwen-image", _model("xFuserQwenImagePipeline", text_split=True)),
         (r"z-image(?!.*controlnet)", _model("xFuserZImagePipeline")),
         # models/transformers/transformer_ltx2.py: gather_kv gathers the states.
         (r"ltx", _model("xFuserLTX2Pipeline", sound_reads="states")),
-        (r"(sd3|stable-diffusion-3)", _model("xFuserStableDiffusion3Pipeline", _RUNNER | {"tp"})),
+        (
+            r"(sd3|stable-diffusion-3)",
+            _model("xFuserStableDiffusion3Pipeline", _EXAMPLE | _PATCHES),
+        ),
         # Older pipelines, started by the programs in the repository's examples/.
-        (r"(pixart|cogvideox|hunyuan-?dit|sana|latte)", _model("xFuserPipeline", _RUNNER | {"tp"})),
+        (r"(pixart|hunyuan-?dit|sana-1)", _model("xFuserPipeline", _EXAMPLE | _PATCHES)),
+        (r"(cogvideox|sana|latte)", _model("xFuserPipeline", _EXAMPLE)),
     ),
     platforms=("cuda", "rocm", "npu"),
     attention=flash_hopper_else_cudnn,
     copies=2,
+    patch_warmup_steps=1,
     aliases={"FLASH_3": "FLASH_ATTN", "FLASH_4": "FLASH_ATTN", "AITER": "FLASH_ATTN"},
     sources=(
         f"{_WHEEL}config/config.py, config/args.py",
         f"{_WHEEL}core/distributed/parallel_state.py (rank order tp, sp, pp, cfg, dp)",
         f"{_WHEEL}model_executor/layers/usp.py (q, k and v in one exchange)",
         f"{_WHEEL}model_executor/models/runner_models/",
+        f"{_WHEEL}config/args.py (--warmup_steps 1)",
     ),
 )
 ENGINE = PlainEngine(facts=FACTS, starter=render, reader=read_launch, extra_rules=RULES)

@@ -16,7 +16,6 @@ from typing import Any
 from perfmodel.engines.base import Commands, Context, Launch
 from perfmodel.engines.plain.commands import PROMPT, is_image, without_server
 from perfmodel.engines.plain.launch import Grammar, read
-from perfmodel.errors import BadInput, Problem
 from perfmodel.spec.parallel import ParallelConfig
 
 TIMINGS = "timings.json"
@@ -25,6 +24,7 @@ _DEGREES = {
     "--ulysses_degree": "ulysses",
     "--ring_degree": "ring",
     "--tensor_parallel_degree": "tp",
+    "--pipefusion_parallel_degree": "pp",
     "--data_parallel_degree": "dp",
     "--fully_shard_degree": "hsdp",
     "--text_encoder_tp_degree": "text_encoder_tp",
@@ -90,7 +90,7 @@ def read_launch(argv: Sequence[str]) -> Launch:
     """Read ``xdit ...`` or ``torchrun ... runner.py ...`` as typed.
 
     Raises:
-        BadInput: unknown flags; PipeFusion, which the model does not cost.
+        BadInput: unknown flags or values, each with the nearest known one.
     """
     grammar = Grammar(
         engine="xdit",
@@ -98,7 +98,6 @@ def read_launch(argv: Sequence[str]) -> Launch:
         flags=known_flags(),
         degrees={
             **_DEGREES,
-            "--pipefusion_parallel_degree": "pipefusion",
             "--nproc_per_node": "num_gpus",
         },
         switches={
@@ -110,23 +109,4 @@ def read_launch(argv: Sequence[str]) -> Launch:
             "--enable_group_cpu_offload": ("option:offload", "layerwise"),
         },
     )
-    _refuse_pipefusion(argv)
     return read(grammar, argv)
-
-
-def _refuse_pipefusion(argv: Sequence[str]) -> None:
-    text = " ".join(argv).replace("=", " ").replace("-degree", "_degree").split()
-    flag = "--pipefusion_parallel_degree"
-    degree = text[text.index(flag) + 1] if flag in text[:-1] else "1"
-    if degree != "1":
-        raise BadInput(
-            Problem(
-                "pipefusion",
-                f"{flag} {degree}: patch pipelining with stale activations is not modelled; "
-                f"try --ulysses_degree {degree}",
-                field="--parallel",
-                value=degree,
-                legal_values=("1",),
-                suggestions=(f"--ulysses_degree {degree}",),
-            )
-        )
