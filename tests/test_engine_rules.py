@@ -220,6 +220,15 @@ def test_gathered_offload_has_a_first_version_and_excludes_hsdp():
     assert "offload-gather" not in errors(context(options=skipping), ulysses=2)
 
 
+def test_ovis_image_is_sharded_from_a_day_on():
+    def broken(version):
+        return errors(context("ovis-image", version=version), hsdp=2, cfg=2)
+
+    assert "hsdp-model" in broken("0.30.0")
+    assert "hsdp-model" in broken("2026-09-24")
+    assert "hsdp-model" not in broken("2026-09-25")
+
+
 def test_idle_gpus_are_a_warning_that_names_replicas():
     problem = found(context(num_gpus=8), cfg=2)["idle-gpus"]
     assert problem.severity == "warning"

@@ -344,6 +344,19 @@ def test_torchao_names_of_quantisation():
         question(record(dtype="int3", **fields))
 
 
+def test_gpus_without_a_degree_split_the_sequence_where_the_engine_does_so():
+    from perfmodel.validate.questions import question
+
+    fields = dict(
+        model="Tongyi-MAI/Z-Image-Turbo", task="t2i", num_gpus=4, frames=1, cfg=False,
+        parallel={"hsdp_shard_size": 4, "tensor_parallel_size": 2},
+    )  # fmt: skip
+    filled = question(record(engine="sglang-diffusion", **fields)).parallel
+    assert (filled.ulysses, filled.tp, filled.hsdp, filled.world_size) == (2, 2, 4, 4)
+    alone = question(record(engine="vllm-omni", **fields)).parallel
+    assert alone.ulysses == 1
+
+
 def test_stage_timers_that_do_not_wait_are_not_compared():
     fields = dict(
         engine="sglang-diffusion", engine_version="0.5.23",

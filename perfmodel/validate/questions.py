@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from pydantic import ValidationError
@@ -83,6 +83,12 @@ SPARSE_BACKENDS = frozenset({"NATTEN-sparse"})
 
 VAE_ON_ALL_RANKS = frozenset({"sglang-diffusion"})
 """Engines whose release divides a video decode over all ranks unless told otherwise."""
+
+FILLS_WITH_SEQUENCE = frozenset({"sglang-diffusion"})
+"""Engines that give GPUs without a degree to sequence parallelism.
+
+Source: https://pypi.org/project/sglang/0.5.23/ ``server_args.py _adjust_parallelism``.
+"""
 
 MOST_RANKS = 100_000
 """More devices than any machine that is described here."""
@@ -190,6 +196,10 @@ def _parallel(record: RunRecord) -> ParallelConfig:
             raise Skip(f"{name}={value} is not modelled")
         degrees[key] = value
     config = ParallelConfig(**degrees)  # type: ignore[arg-type]
+    mesh = replace(config, hsdp=1, hsdp_replicate=1).world_size
+    if record.engine in FILLS_WITH_SEQUENCE and ranks > mesh and ranks % mesh == 0:
+        degrees["ulysses"] = degrees.get("ulysses", 1) * (ranks // mesh)
+        config = ParallelConfig(**degrees)  # type: ignore[arg-type]
     if config.hsdp > 1 and config.hsdp_replicate == 1 and config.world_size % config.hsdp == 0:
         degrees["hsdp_replicate"] = config.world_size // config.hsdp
     tiling = bool(record.vae_tiling) and config.vae_patch == 1

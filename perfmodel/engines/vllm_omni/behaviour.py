@@ -305,7 +305,7 @@ def _with_pipeline(
         has_ring=dict(pipeline.legal_degrees).get("ring") != (1,),
         legal_degrees=pipeline.legal_degrees,
         has_pp=pipeline.pp and has("pipeline_parallel", version),
-        has_hsdp=pipeline.hsdp and has("hsdp", version),
+        has_hsdp=pipeline.hsdp and has(pipeline.hsdp_since, version),
         has_vae_patch=pipeline.vae_patch and has("vae_patch", version),
         has_text_encoder_tp=pipeline.text_encoder_tp and has("text_encoder_tp", version),
         has_spatial_shard=pipeline.spatial_shard and has("spatial_shard", version),

@@ -27,6 +27,7 @@ class Pipeline:
         valid_text_only: feature that brought cutting padded text to its real tokens before the
             blocks; "" if never.
         single_stream_tensor: how tensor parallelism treats single-stream blocks (see `Traits`).
+        hsdp_since: feature that brought weight sharding to the pipeline; "" if always there.
         sp, cfg, hsdp, pp, vae_patch, spatial_shard, text_encoder_tp: axes that do something.
         legal_degrees: degrees that the pipeline accepts, for axes that it limits by name.
         component_offload: single components can be chosen for offload (Cosmos3: never).
@@ -47,6 +48,7 @@ class Pipeline:
     sp: bool = True
     cfg: bool = True
     hsdp: bool = True
+    hsdp_since: str = "hsdp"
     pp: bool = False
     vae_patch: bool = True
     spatial_shard: bool = False
@@ -105,11 +107,11 @@ _SANA_VIDEO = Pipeline(
 )
 
 # Its layers name no parallel split at all; guidance branches may run apart.
-# Source: models/ovis_image (disable_tp, no _sp_plan, no _hsdp_shard_conditions).
+# Source: models/ovis_image (disable_tp, no _sp_plan, no _hsdp_shard_conditions in 0.30.0).
 _OVIS_IMAGE = Pipeline(
     name="OvisImagePipeline",
     sp=False,
-    hsdp=False,
+    hsdp_since="ovis_hsdp",
     vae_patch=False,
     legal_degrees=(("tp", (1,)),),
 )

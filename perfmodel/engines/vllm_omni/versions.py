@@ -92,6 +92,8 @@ FEATURES: dict[str, Feature] = {
     # Known to the month only; so is the cuDNN default above.
     "vae_fast_path": Feature((0, 30, 0), "2026-09-01", f"{_PULL}7056"),
     "distilled_refused": Feature((0, 30, 0), "2026-09-25", f"{_PULL}7427"),
+    # Not in the last wheel that was read; main has it from the pull request on.
+    "ovis_hsdp": Feature((0, 31, 0), "2026-09-25", f"{_PULL}7831"),
     "cosmos3_auto_pad": _from_release((0, 30, 0), "transformer_cosmos3.py _sp_plan"),
 }
 
