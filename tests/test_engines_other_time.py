@@ -245,7 +245,7 @@ def test_fused_kernels_move_less_than_eager_chains():
 
 
 def test_only_a_server_copies_the_clip_between_processes():
-    server, _ = stages("sglang-diffusion")
+    server, _ = stages("sglang-diffusion@0.5.21")
     program, _ = stages("xdit")
     assert 0 < program["transfer"] < server["transfer"]
 

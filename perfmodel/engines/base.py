@@ -104,6 +104,10 @@ class Behaviour:
         result_crosses_processes: a server process of its own answers, so the clip is copied to it.
         time_ends: what the engine's published end-to-end time ends with: ``response``, or
             ``result`` when the file is written after the clock stopped.
+        encodes_while_decoding: frames go to the video encoder while the VAE decodes the next ones;
+            the answer names the file, so that no clip crosses processes.
+        timers_wait: stage timers wait for the device.
+        runs_ahead: the host launches ahead of the device from step to step.
         residency: where weights are kept by default; None: on the device, as the options say.
         options: the user's options with the engine's defaults filled in.
         assumed: option names that the user did not give.
@@ -163,6 +167,9 @@ class Behaviour:
     fused_blocks: bool = False
     result_crosses_processes: bool = True
     time_ends: str = "response"
+    encodes_while_decoding: bool = False
+    timers_wait: bool = True
+    runs_ahead: bool = True
     residency: Residency | None = None
     options: Options = field(default_factory=Options)
     assumed: tuple[str, ...] = ()

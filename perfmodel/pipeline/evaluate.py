@@ -16,6 +16,7 @@ from perfmodel.pipeline.denoise import denoise_stage
 from perfmodel.pipeline.host import plain_stage
 from perfmodel.pipeline.lines import Column, Stage, distinct, with_lines
 from perfmodel.pipeline.offload import with_offload
+from perfmodel.pipeline.streaming import beside_decode
 from perfmodel.pipeline.vae import VaeKind, vae_stage
 from perfmodel.placement.guidance import together
 from perfmodel.placement.precision import autocast, widened
@@ -91,6 +92,8 @@ def evaluate(job: Job, layouts: Layouts) -> Evaluation:
     """Cost all stages of all configurations, each stage once per distinct case."""
     behaviour, shape = job.behaviour, job.shape
     traits = behaviour.traits
+    streams = behaviour.encodes_while_decoding and bool(np.all(np.asarray(shape.frames) > 1))
+    crosses = behaviour.result_crosses_processes and not streams
     stages = {
         "denoise": _denoise(job, layouts),
         "vae_decode": with_lines(_decode(job, layouts), _sound(job, layouts)),
@@ -103,7 +106,7 @@ def evaluate(job: Job, layouts: Layouts) -> Evaluation:
         "vae_encode": _encode(job, layouts),
         "transfer": plain_stage(
             "transfer",
-            host.transfer(shape, between_processes=behaviour.result_crosses_processes),
+            host.transfer(shape, between_processes=crosses),
             layouts,
             job.machine,
         ),
@@ -111,6 +114,11 @@ def evaluate(job: Job, layouts: Layouts) -> Evaluation:
             "video_encode", host.encode_output(shape), layouts, job.machine
         ),
     }
+    if streams:
+        held = job.machine.term("encoder_held_frames")
+        stages["video_encode"] = beside_decode(
+            stages["video_encode"], stages["vae_decode"], shape.frames, held
+        )
     if behaviour.options.offload in COPYING:
         stages = with_offload(
             stages,

@@ -11,6 +11,7 @@ from perfmodel.report.answer import PredictAnswer
 from perfmodel.spec.record import RunRecord
 from perfmodel.units import GIB, MIB, MS_PER_S
 from perfmodel.validate.questions import Question, Skip, question
+from perfmodel.validate.timers import StageTimers, timers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,9 @@ def predict_record(record: RunRecord) -> Predicted:
         )
     except PerfmodelError as error:
         raise Skip(error.problems[0].message) from None
-    low, mid, high = (_by_key(record, asked, answer, end) for end in ("low", "mid", "high"))
-    keys = [key for key in record.measured_ms if key in mid and is_comparable(record, key)]
+    timers = timers_of(asked)
+    low, mid, high = (_by_key(record, asked, answer, timers, end) for end in ("low", "mid", "high"))
+    keys = [key for key in record.measured_ms if key in mid and timers.comparable(record, key)]
     return Predicted(
         record=record,
         question=asked,
@@ -62,18 +64,8 @@ def predict_record(record: RunRecord) -> Predicted:
     )
 
 
-def is_comparable(record: RunRecord, key: str) -> bool:
-    """Whether a measured key means what its name says.
-
-    Stage timers of SGLang Diffusion do not wait for the device: the decode of an image ends when
-    it is queued, and its time lies in the step after (its CI baselines say so).
-    """
-    queued = record.engine == "sglang-diffusion" and (record.frames or 1) == 1
-    return not (queued and key in ("vae_decode", "text_encode"))
-
-
 def _by_key(
-    record: RunRecord, asked: Question, answer: PredictAnswer, end: str
+    record: RunRecord, asked: Question, answer: PredictAnswer, timers: StageTimers, end: str
 ) -> dict[str, float]:
     """Milliseconds of one end of the interval by measured key; each by its own meaning."""
     one = answer.prediction
@@ -91,7 +83,7 @@ def _by_key(
     overhead = client_overhead_ms(asked)
     written = values["video_encode"] if _stops_before_the_file(asked) else 0.0
     result = {
-        **values,
+        **timers.shown_ms(values),
         "denoise_per_step": values["denoise"] / steps,
         "transformer_forward": values["denoise"] / max(per_rank, 1),
         "pipeline_forward": (one.pipeline_forward_ms or 0.0) * scale,

@@ -206,6 +206,11 @@ def _with_model(base: Behaviour, found: ModelFacts) -> Behaviour:
         has_spatial_shard=found.banded_vae,
         vae_result_on_rank0=not found.vae_everywhere,
         vae_over_sequence=found.vae_over_sequence,
+        encodes_while_decoding=found.streams_frames
+        and base.platform == "cuda"
+        and not base.compiled,
+        timers_wait=found.timers_wait,
+        runs_ahead=found.runs_ahead,
         residency=found.residency,
         offload_modes=found.offload_modes,
     )

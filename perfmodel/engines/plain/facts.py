@@ -62,6 +62,9 @@ class ModelFacts:
         residency: where weights are kept by default.
         sparse_attention: by backend name, the share of the query-key products that it computes.
         vae_tiled: a decode is tiled unless told otherwise.
+        streams_frames: frames go to the video encoder while the VAE decodes the next (on CUDA).
+        timers_wait: stage timers wait for the device.
+        runs_ahead: the host does not read results between steps, so that it runs ahead.
         vae_over_sequence: only the ranks of sequence parallelism share a decode.
         vae_autocast: the VAE runs under autocast, which computes norms in fp32.
     """
@@ -93,6 +96,9 @@ class ModelFacts:
     residency: Residency | None = None
     vae_tiled: bool = False
     sparse_attention: Mapping[str, float] = field(default_factory=dict)
+    streams_frames: bool = False
+    timers_wait: bool = True
+    runs_ahead: bool = True
     vae_over_sequence: bool = False
     vae_autocast: bool = False
 

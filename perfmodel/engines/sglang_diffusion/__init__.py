@@ -25,6 +25,7 @@ _HALF = replace(_AUTO, text_encoder_bits=16, vae_bits=16)
 
 def _model(pipeline: str, residency: Residency = _AUTO, **facts: object) -> ModelFacts:
     """Hand-written fused kernels run eagerly; T5 in fp32; the VAE in bands of rows."""
+    facts = {"timers_wait": False, **facts}
     return ModelFacts(
         pipeline=pipeline,
         axes=_AXES,
@@ -50,7 +51,8 @@ _VAE = "sglang/multimodal_gen/runtime/models/vaes/"
 
 def _wan_vae(pipeline: str, residency: Residency = _AUTO, **facts: object) -> ModelFacts:
     """Weights in the layout of the kernels, norms and activations fused, copies joined."""
-    return _model(pipeline, residency, vae_fast_path="channels_last", **facts)
+    facts = {"vae_fast_path": "channels_last", "streams_frames": True, **facts}
+    return _model(pipeline, residency, **facts)
 
 
 # Precisions: configs/pipeline_configs/*.py (vae_decode_precision, text_encoder_precisions).
@@ -70,7 +72,8 @@ FACTS = Facts(
         "0.5.23": "2026-10-30",
     },
     models=(
-        (r"cosmos3", _wan_vae("Cosmos3Pipeline")),
+        # Its stages read the timestep of each step and the clip on the host.
+        (r"cosmos3", _wan_vae("Cosmos3Pipeline", runs_ahead=False)),
         (
             r"(wan2\.2|fastwan2\.2)",
             _wan_vae("WanPipeline-2.2", text_bits=32, vae_bits=32, encode_bits=32),
@@ -85,6 +88,12 @@ FACTS = Facts(
         (r"(ltx|helios|sana|sd3)", _model("Pipeline", sound_reads="keys")),
     ),
     earlier=(
+        Earlier(
+            before="2026-10-16",
+            models=r".*",
+            changes={"streams_frames": False},
+            source="runtime/pipelines_core/stages/encode_while_decoding.py since 0.5.22",
+        ),
         Earlier(
             before="2026-08-21",
             models=r".*",
@@ -119,6 +128,7 @@ FACTS = Facts(
         f"{_WHEEL}configs/sample/sampling_params.py (quality lossless: fused VAE kernels)",
         f"{_WHEEL}runtime/loader/component_loaders/vae_loader.py (channels-last weights)",
         f"{_WHEEL}runtime/pipelines_core/stages/decoding.py (autocast)",
+        f"{_WHEEL}runtime/utils/perf_logger.py (stage timers leave queued work to a later stage)",
     ),
 )
 ENGINE = PlainEngine(facts=FACTS, starter=render, reader=read_launch, extra_rules=RULES)
