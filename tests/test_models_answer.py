@@ -6,6 +6,7 @@ import pytest
 
 from perfmodel.api import recommend
 from perfmodel.catalog import load_model, model_ids, parse_gpus
+from perfmodel.engines.vllm_omni.pipelines import pipeline_of
 from perfmodel.spec.workload import Workload
 
 FAMILIES = {
@@ -21,14 +22,15 @@ FAMILIES = {
 }
 SLUGS = [slug for slug in model_ids() if load_model(slug).family in FAMILIES]
 # In no registry of vLLM-Omni.
-ENGINE = {"hunyuan_video": "xdit", "z_image_control": "diffusers"}
+ENGINE = {"hunyuan_video": "xdit"}
 SYSTEMS = ("1xb300", "2xa100", "4xmi300x", "8xascend-910c-die")
 
 
 @pytest.mark.parametrize("gpus", SYSTEMS)
 @pytest.mark.parametrize("slug", SLUGS)
 def test_it_answers(slug: str, gpus: str) -> None:
-    engine = ENGINE.get(load_model(slug).family, "vllm-omni")
+    other = ENGINE.get(load_model(slug).family, "diffusers")
+    engine = "vllm-omni" if pipeline_of(slug) else other
     answer = recommend(Workload(model=slug), parse_gpus(gpus), engine=engine)
     assert answer.recommendations
     best = answer.recommendations[0]

@@ -127,6 +127,13 @@ KLEIN = dict(guidance_embeds=False)
 CASES = (
     Case("flux.1-dev", "FluxTransformer2DModel", dict(guidance_embeds=True), flux),
     Case("flux.1-schnell", "FluxTransformer2DModel", dict(guidance_embeds=False), flux),
+    Case("flux.1-kontext-dev", "FluxTransformer2DModel", dict(guidance_embeds=True), flux),
+    Case(
+        "flux.1-fill-dev",
+        "FluxTransformer2DModel",
+        dict(guidance_embeds=True, in_channels=384, out_channels=64),
+        flux,
+    ),
     Case("flux.2-dev", "Flux2Transformer2DModel", {}, flux),
     Case(
         "flux.2-klein-4b",

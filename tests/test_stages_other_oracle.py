@@ -189,6 +189,7 @@ DIT = dict(
     sample_size=128,
     use_style_cond_and_image_meta_size=False,
 )
+SANA15 = dict(qk_norm="rms_norm_across_heads")
 LTX23 = dict(
     gated_attn=True,
     cross_attn_mod=True,
@@ -282,6 +283,8 @@ CASES = (
     ),
     Case("mochi-1", "MochiTransformer3DModel", {}, mochi, CLIPS, 3),
     Case("sana-1.6b", "SanaTransformer2DModel", {}, sana, SQUARES),
+    Case("sana-1.5-1.6b", "SanaTransformer2DModel", SANA15, sana, SQUARES),
+    Case("sana-1.5-4.8b", "SanaTransformer2DModel", SANA15, sana, SQUARES),
     Case("sana-video-2b", "SanaVideoTransformer3DModel", {"mlp_ratio": 3.0}, sana, CLIPS),
     Case("helios-base", "HeliosTransformer3DModel", {}, helios, CLIPS),
 )

@@ -1,14 +1,15 @@
 """FLUX.1: two-stream then single-stream blocks over packed latents; one forward a step.
 
 The guidance scale of FLUX.1-dev is an input of the network; schnell has none and runs four steps.
-Text is T5 padded to 512 tokens, and a pooled CLIP vector that joins the timestep.
+Text is T5 padded to 512 tokens, and a pooled CLIP vector that joins the timestep.  Kontext appends
+the tokens of a condition image; Fill takes it as channels beside the latent.
 Sources: diffusers 0.42.1 ``transformer_flux.py`` (https://pypi.org/project/diffusers/0.42.1/),
 vLLM-Omni 0.30.0 ``diffusion/models/flux`` (https://pypi.org/project/vllm-omni/0.30.0/).
 """
 
 from __future__ import annotations
 
-from perfmodel.ops import Op
+from perfmodel.ops import Ints, Op
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Workload
@@ -17,7 +18,7 @@ from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.joint import Style, join_copies, two_stream
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
-from perfmodel.stages.requests import grid as shape_columns
+from perfmodel.stages.requests import grid
 
 __all__ = [
     "components",
@@ -30,14 +31,22 @@ __all__ = [
     "vae_encode",
 ]
 
-TEXT_ENCODER = "t5-xxl"
 # The norm of this class also casts its weighted result: 6 more bytes.
 RMS_BYTES = 40.0
 
 
 def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
-    """Defaults, sizes in whole tokens of 16 pixels, forwards."""
-    return joint_model.base_shape(model, workload, traits)
+    """Defaults, sizes in whole tokens of 16 pixels, tokens of condition images."""
+    base = joint_model.base_shape(model, workload, traits)
+    return shape_columns(model, base, base.width, base.height, base.frames)
+
+
+def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
+    """`base` at other sizes; condition images that are no channels have the form of the output."""
+    spec = model.transformer
+    if spec.in_channels != spec.out_channels:
+        return grid(model, base, width, height, frames)
+    return joint_model.reference_grid(model, base, width, height, frames, enlarge=True)
 
 
 def _transformer(model: ModelSpec) -> Component:
@@ -48,13 +57,14 @@ def _transformer(model: ModelSpec) -> Component:
 
 
 def components(model: ModelSpec) -> tuple[Component, ...]:
-    """CLIP, T5, transformer and VAE."""
+    """Text encoders, transformer and VAE."""
     return joint_model.components(model, _transformer(model))
 
 
 def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
-    """CLIP and T5 once a guidance branch."""
-    return joint_model.text_encode(model, shape.branches, {TEXT_ENCODER: shape.text_tokens})
+    """All encoders once a guidance branch; the last reads the whole prompt."""
+    lengths = {model.text_encoders[-1]: shape.text_tokens}
+    return joint_model.text_encode(model, shape.branches, lengths)
 
 
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:

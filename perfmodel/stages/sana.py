@@ -54,19 +54,20 @@ NEIGHBOURS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """What video adds: normed, rotated q and k, and a convolution over time."""
+    """What SANA 1.5 adds: normed q and k; and video besides: a rotation, convolutions over time."""
 
     video: bool
+    normed: bool
 
     @property
     def chains(self) -> Chains:
-        if not self.video:
+        if not self.normed:
             return CHAINS
         return replace(CHAINS, cross_q=WIDE_RMS, text_k=WIDE_RMS)
 
 
 def _kind(spec: TransformerSpec) -> _Kind:
-    return _Kind(video=spec.rotary)
+    return _Kind(video=spec.rotary, normed=spec.qk_norm)
 
 
 shape = joint_model.padded_shape
@@ -105,10 +106,10 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
 
 def _transformer(model: ModelSpec) -> Component:
     spec, hidden = model.transformer, model.transformer.hidden
-    video = _kind(spec).video
-    norms = 4 * hidden if video else 0
+    kind = _kind(spec)
+    norms = 4 * hidden if kind.normed else 0
     unbiased = ("q, k, v projection", "feed-forward out")
-    mixers = spec.layers * _mixer_params(spec, video=video)
+    mixers = spec.layers * _mixer_params(spec, video=kind.video)
     return joint_model.weights(
         model,
         [op for op in _after_patches(model, ONE, fused_qkv=False) if not _is_mixer(op)],
@@ -168,15 +169,18 @@ def _linear_attention(
         split=column,
         quantizable=False,
     )
+    norms = dit.chain(
+        "q, k norm", rows, 2 * spec.q_width, (WIDE_RMS[0], 16), count, launches=2, split=column
+    )
     if not kind.video:
         return (
+            *(norms if kind.normed else ()),
             *dit.chain("linear attention maps", rows, spec.q_width, PLAIN_MAPS, count, passes=4),
             product,
         )
     sums = replace(product, name="linear attention sums", count=count, n=ONES, split=Split.NONE)
-    wide = 2 * spec.q_width
     return (
-        *dit.chain("q, k norm", rows, wide, (WIDE_RMS[0], 16), count, launches=2, split=column),
+        *norms,
         *dit.chain("linear attention maps", rows, spec.q_width, ROTATED_MAPS, count, passes=4),
         product,
         sums,

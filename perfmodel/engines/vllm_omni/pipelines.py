@@ -143,6 +143,12 @@ _PIPELINES: tuple[tuple[str, Pipeline], ...] = (
         Pipeline(name="Flux2Pipeline", vae_broadcast=True, single_stream_tensor="gather"),
     ),
     (
+        r"flux\.?1-kontext",
+        Pipeline(
+            name="FluxKontextPipeline", sp=False, vae_patch=False, single_stream_tensor="gather"
+        ),
+    ),
+    (
         r"flux\.?1",
         Pipeline(name="FluxPipeline", sp=False, vae_patch=False, single_stream_tensor="gather"),
     ),
@@ -165,7 +171,7 @@ _PIPELINES: tuple[tuple[str, Pipeline], ...] = (
 # generic diffusers adapter, on one GPU.
 _ADAPTER_ONLY = re.compile(
     r"hunyuanvideo$|fasthunyuan|hunyuanvideo-1\.0|cogvideox|cosmos-predict|cosmos-transfer|pixart"
-    r"|hunyuan-?dit|mochi|sana-1|ltx-video|longcat-video|latte|.*controlnet"
+    r"|hunyuan-?dit|mochi|sana-1|flux\.?1-fill|ltx-video|longcat-video|latte|.*controlnet"
 )
 
 

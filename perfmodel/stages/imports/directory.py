@@ -22,6 +22,8 @@ from perfmodel.stages.imports import transformers, vaes
 from perfmodel.stages.imports.read import Config, read_config, read_json, refuse
 
 INDEX = "model_index.json"
+CONDITIONED = re.compile("Kontext|Fill|Edit|Inpaint|Img2Img|Image2|ImageTo|Video2|Transfer|VACE")
+"""In the names of pipelines that take an image or a clip."""
 SCHEDULE_NAMES = ("flow_shift", "shift")
 TEXT_PARTS = ("text_encoder", "text_encoder_2", "text_encoder_3", "text_encoder_4")
 WIDTH_NAMES = ("d_model", "hidden_size")
@@ -59,7 +61,7 @@ def read_directory(path: str | Path) -> Imported:
         raise _unknown_class(main.path, main.cls, transformers.CLASSES)
     fields = known.fields(main)
     name = root.resolve().name
-    template = _template(known.family, fields, _has(index, "transformer_2"), name)
+    template = _template(known.family, fields, index, name)
     dims = {**template.transformer.model_dump(), **fields}
     vae, vae_assumed = _vae(root, template)
     names, text_assumed = _text_encoders(root, index, template)
@@ -120,15 +122,18 @@ def _drop_none(data: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if value is not None}
 
 
-def _template(family: str, fields: dict[str, Any], two: bool, name: str) -> ModelSpec:
-    """The shipped model of the family that agrees in most dimensions, then in experts and name."""
+def _template(family: str, fields: dict[str, Any], index: dict[str, Any], name: str) -> ModelSpec:
+    """The shipped model that agrees in most dimensions, then in experts, condition and name."""
     models = [catalog.load_model(slug) for slug in catalog.model_ids()]
+    two = _has(index, "transformer_2")
+    conditioned = bool(CONDITIONED.search(str(index.get("_class_name"))))
 
-    def agreement(model: ModelSpec) -> tuple[int, int, float]:
+    def agreement(model: ModelSpec) -> tuple[int, int, int, float]:
         same = sum(getattr(model.transformer, key) == value for key, value in fields.items())
         called = (model.slug, model.title, model.hf_id.rsplit("/", 1)[-1])
         likeness = max(_likeness(name, other) for other in called)
-        return same, int((model.experts > 1) == two), likeness
+        takes = model.tasks[model.default_task].condition != "none"
+        return same, int((model.experts > 1) == two), int(takes == conditioned), likeness
 
     return max((model for model in models if model.family == family), key=agreement)
 

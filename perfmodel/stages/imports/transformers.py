@@ -270,6 +270,7 @@ def _sana(config: Config) -> Fields:
         "cross_heads": config.number("num_cross_attention_heads", most=1024),
         "cross_head_dim": config.number("cross_attention_head_dim"),
         "rotary": False,
+        "qk_norm": config.values.get("qk_norm") is not None,
         **_flat(config),
     }
 
