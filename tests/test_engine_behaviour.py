@@ -87,7 +87,9 @@ def test_features_never_disappear():
     for feature in FEATURES.values():
         states = [feature.on(ENGINE.version(".".join(map(str, r)))) for r in sorted(RELEASES)]
         assert states == sorted(states)
-        assert feature.since in RELEASES or feature.since > max(RELEASES)
+        if feature.since > max(RELEASES):  # on main, in no wheel yet
+            continue
+        assert feature.since in RELEASES
         # On main a feature is there no later than in the first wheel that has it.
         assert feature.date <= RELEASES[feature.since]
 
