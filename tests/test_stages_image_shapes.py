@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfmodel.catalog import load_model, model_ids
+from perfmodel.api.session import open_session
+from perfmodel.catalog import load_model, model_ids, parse_gpus
 from perfmodel.errors import BadInput
 from perfmodel.ops import Attention, Gemm, Op, Rows, flops
+from perfmodel.pipeline.evaluate import evaluate
 from perfmodel.shapes import Shape
-from perfmodel.spec.workload import Workload
+from perfmodel.spec.parallel import Layouts, ParallelConfig
+from perfmodel.spec.workload import Options, Workload
 from perfmodel.stages import family, text_encoder, vision_tower
 from perfmodel.stages.base import Traits
 from perfmodel.stages.summary import flops_by_kind
@@ -181,6 +184,29 @@ def test_editing_runs_the_vision_tower_once_a_branch() -> None:
     assert tower == pytest.approx(2 * (products + pairs), rel=1e-12)
     plain = family(model).text_encode(load_model("qwen-image"), shape_of("qwen-image"), Traits())
     assert not any(op.name.startswith("vision ") for op in plain)
+
+
+@pytest.mark.parametrize("side", [1, 4, 13, 16, 36, 37, 40])
+def test_windows_of_the_vision_tower(side: int) -> None:
+    vision_utils = pytest.importorskip("transformers.vision_utils")
+    torch = pytest.importorskip("torch")
+    grid = torch.tensor([[1, 2 * side, 2 * side]])
+    ends = vision_utils.get_vision_window_index(grid, 2, 112, 14)[1]
+    assert vision_tower.windows(side**2) == len(ends) - 1
+
+
+def test_each_window_costs_host_time_where_they_are_a_loop() -> None:
+    """One megapixel has 37 x 37 tokens, so 10 x 10 windows in each of 28 blocks."""
+
+    def calls(engine: str) -> float:
+        work = Workload(model="qwen-image-edit", task="i2i", guidance=1.0)
+        session = open_session(work, parse_gpus("1xH200"), engine=engine, options=Options())
+        stage = evaluate(session.job, Layouts.of([ParallelConfig()])).stages["text_encode"]
+        named = [line.total_s[0] for line in stage.lines if line.name == "vision window calls"]
+        return float(sum(named))
+
+    assert calls("vllm-omni") == pytest.approx(2800 * 2e-5)
+    assert calls("sglang-diffusion") == 0.0
 
 
 def test_engines_that_divide_the_text_keep_none_of_it() -> None:

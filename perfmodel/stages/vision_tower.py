@@ -1,14 +1,18 @@
 """The vision tower of Qwen2.5-VL, which reads condition images before the language model.
 
 Patches of 14 pixels; 28 of 32 blocks attend within windows of 8 x 8 patches, four over the whole
-image; a merger joins 2 x 2 patches to one token of the language model's width.
+image; a merger joins 2 x 2 patches to one token of the language model's width.  Without
+FlashAttention the module calls the attention once a window, in a loop that first reads the lengths
+of the windows from the device, so that nothing hides the host's time.
 Source: transformers 5.24.0 ``models/qwen2_5_vl/modeling_qwen2_5_vl.py``
 (https://pypi.org/project/transformers/5.24.0/).
 """
 
 from __future__ import annotations
 
-from perfmodel.ops import Attention, Ints, Op, Pointwise, Role, Rows
+import numpy as np
+
+from perfmodel.ops import Attention, HostWork, Ints, Op, Pointwise, Role, Rows
 from perfmodel.shapes import ceil_div
 from perfmodel.stages.layers import elements, linear
 from perfmodel.stages.text_encoder import (
@@ -21,10 +25,13 @@ from perfmodel.stages.text_encoder import (
     ROPE_BYTES,
     ROPE_LAUNCHES,
 )
+from perfmodel.stages.vae_record import as_ints
 
 HIDDEN, HEADS, HEAD_DIM, FFN, BLOCKS, FULL_BLOCKS = 1280, 16, 80, 3420, 32, 4
 PATCH_INPUT = 3 * 2 * 14 * 14
 WINDOW = 64
+WINDOW_TOKENS = 4
+"""Side of a window in language tokens."""
 MERGED, OUT_WIDTH, PATCHES_PER_TOKEN = 4 * HIDDEN, 3584, 4
 
 
@@ -51,6 +58,11 @@ def encode(tokens: Ints, runs: Ints) -> tuple[Op, ...]:
             ceil_div(patches, WINDOW),
             (BLOCKS - FULL_BLOCKS) * runs,
         ),
+        HostWork(
+            name="vision window calls",
+            count=(BLOCKS - FULL_BLOCKS) * runs * windows(tokens),
+            term="attention_window_s",
+        ),
         linear("vision attention output", rows, (HIDDEN, HIDDEN), count=count),
         linear("vision feed-forward in", rows, (FFN, HIDDEN), count=2 * count),
         linear("vision feed-forward out", rows, (HIDDEN, FFN), count=count),
@@ -58,6 +70,12 @@ def encode(tokens: Ints, runs: Ints) -> tuple[Op, ...]:
         linear("vision merger 2", merged, (OUT_WIDTH, MERGED), count=runs),
         *_pointwise(patches, count),
     )
+
+
+def windows(tokens: Ints) -> Ints:
+    """Windows of a square image of `tokens` language tokens; those at the edges are smaller."""
+    sides = np.ceil(np.sqrt(np.asarray(tokens, float)) / WINDOW_TOKENS).astype(np.int64)
+    return as_ints(sides**2)
 
 
 def _attention(name: str, length: Ints, windows: Ints, count: Ints) -> Attention:
