@@ -13,6 +13,7 @@ from perfmodel.spec.workload import Options
 PIPELINES = {
     "cosmos3": "Cosmos3",
     "wan": "Wan",
+    "wan_vace": "WanVACE",
     "flux": "Flux",
     "flux2": "Flux2",
     "ovis_image": "OvisImage",
@@ -33,7 +34,8 @@ def test_every_model_of_a_registered_family_has_its_pipeline(slug):
     if model.family in PIPELINES and slug not in UNSERVED:
         assert behaviour.pipeline.startswith(PIPELINES[model.family])
     assert behaviour.has_pp == (model.family == "wan")
-    assert behaviour.attention_backend == ("TRTLLM_ATTN" if model.family == "wan" else "CUDNN_ATTN")
+    wan = model.family.startswith("wan")
+    assert behaviour.attention_backend == ("TRTLLM_ATTN" if wan else "CUDNN_ATTN")
 
 
 def test_guidance_of_z_image_is_one_batch_so_no_rank_can_take_a_branch():

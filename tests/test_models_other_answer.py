@@ -23,6 +23,7 @@ FAMILIES = {
     "mochi",
     "pixart",
     "sana",
+    "wan_vace",
 }
 SLUGS = [slug for slug in model_ids() if load_model(slug).family in FAMILIES]
 # LongCat-Video's own class lives in FastVideo, not in diffusers.

@@ -399,3 +399,45 @@ def test_cross_attention_splits_queries_only():
     )
     placed = sequence.split_rows(tensor.split_widths(cross, layouts), layouts)
     assert (value(placed.seq_q), value(placed.seq_kv), value(placed.heads)) == (200, 512, 20)
+
+
+def test_sound_reads_the_video_by_heads_with_two_exchanges_and_a_gather():
+    asks = Attention(
+        name="sound asks video",
+        count=LAYERS,
+        seq_q=126,
+        seq_kv=TOKENS,
+        heads=HEADS,
+        kv_heads=HEADS,
+        head_dim=64,
+        role=Role.HEADS,
+    )
+    layouts = Layouts.of([ParallelConfig(), ParallelConfig(ulysses=4)])
+    attention, exchange, gather = sequence.exchange_keys(asks, layouts)
+    assert attention.heads.tolist() == [HEADS, HEADS // 4]
+    assert (attention.seq_q, attention.seq_kv) == (126, TOKENS)
+    width = HEADS * 64
+    # Keys and values of the rank's own tokens, then what all ranks made of their heads.
+    assert exchange.count.tolist() == [0, 2 * LAYERS]
+    assert exchange.full_bytes.tolist() == [TOKENS * width * 2, TOKENS // 4 * width * 2]
+    assert gather.count.tolist() == [0, LAYERS]
+    assert float(gather.full_bytes) == 126 * width * 2
+
+
+def test_gathers_of_rows_are_as_large_as_the_padded_sequence():
+    layouts = Layouts.of([ParallelConfig(ulysses=n) for n in (1, 2, 7)])
+    (gather,) = sequence.row_gathers((("rows", 30, HIDDEN),), TOKENS, 2, layouts)
+    assert gather.count.tolist() == [0, 30, 30]
+    padded = [TOKENS, TOKENS, 7 * -(-TOKENS // 7)]
+    assert gather.full_bytes.tolist() == [2 * rows * HIDDEN * 2 for rows in padded]
+
+
+def test_attention_over_time_divides_its_batch_and_sends_nothing():
+    over_time = Attention(
+        name="time", batch=1024, seq_q=16, seq_kv=16, heads=16, kv_heads=16, head_dim=72,
+        role=Role.LOCAL,
+    )  # fmt: skip
+    layouts = Layouts.of([ParallelConfig(), ParallelConfig(ulysses=2, ring=2)])
+    local = sequence.split_rows(over_time, layouts)
+    assert local.batch.tolist() == [1024, 256]
+    assert (local.seq_q, local.seq_kv) == (16, 16)

@@ -31,6 +31,7 @@ FAMILIES = {
     "mochi",
     "pixart",
     "sana",
+    "wan_vace",
 }
 SLUGS = [slug for slug in model_ids() if load_model(slug).family in FAMILIES]
 TRAITS = Traits()
@@ -100,6 +101,22 @@ def test_helios_runs_whole_chunks(frames: int, chunks: int) -> None:
     once = flops_by_kind(helios.vae_decode(model, 9, 48, 80, TRAITS))["conv"]
     whole = flops_by_kind(helios.vae_decode(model, 9 * chunks, 48, 80, TRAITS))["conv"]
     assert whole == pytest.approx(chunks * once)
+
+
+@pytest.mark.parametrize(
+    ("frames", "chunks"), [(1, 1), (49, 1), (93, 1), (94, 2), (185, 2), (186, 3)]
+)
+def test_cosmos_transfer_runs_whole_chunks_that_share_a_frame(frames: int, chunks: int) -> None:
+    shape = shape_of("cosmos-transfer2.5-2b", frames=frames)
+    assert (shape.frames, shape.latent_frames) == (frames, 24 * chunks)
+    assert (shape.steps, shape.forwards) == (36 * chunks, 72 * chunks)
+    # One chunk of 93 frames in a forward; both of its clips are encoded.
+    assert shape.tokens == 24 * 44 * 80
+    model = load_model("cosmos-transfer2.5-2b")
+    whole = family(model).vae_encode(model, shape.condition_frames, 704, 1280, TRAITS)
+    plain = family(load_model("cosmos-predict2.5-2b")).vae_encode(model, 93, 704, 1280, TRAITS)
+    ratio = flops_by_kind(whole)["conv"] / flops_by_kind(plain)["conv"]
+    assert ratio == pytest.approx(2 * chunks)
 
 
 def test_the_original_cosmos_predict_closes_with_a_clean_step() -> None:

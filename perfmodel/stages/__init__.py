@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 FAMILIES = {
     "cosmos3": "perfmodel.stages.cosmos3",
     "wan": "perfmodel.stages.wan",
+    "wan_vace": "perfmodel.stages.wan_vace",
     "flux": "perfmodel.stages.flux",
     "flux2": "perfmodel.stages.flux2",
     "ovis_image": "perfmodel.stages.ovis_image",

@@ -72,12 +72,15 @@ def component(model: ModelSpec, name: str) -> Component:
 
 def forward(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
     """One forward of one branch, all outputs of the request as a batch."""
+    return (*_entry(model, shape), *blocks(model, shape, traits), *_exit(model, shape))
+
+
+def blocks(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
+    """All blocks of `model`."""
     return (
-        *_entry(model, shape),
         *_self_attention(model, shape, traits),
         *_cross_attention(model, shape),
         *_feed_forward(model, shape),
-        *_exit(model, shape),
     )
 
 
@@ -96,22 +99,10 @@ def _times_each_token(model: ModelSpec, shape: Shape) -> bool:
 def _entry(model: ModelSpec, shape: Shape) -> tuple[Op, ...]:
     """Patch embedding, time and text embedding: in full on every rank."""
     spec, hidden = model.transformer, model.transformer.hidden
-    patch = Conv(
-        name="patch embedding",
-        batch=shape.batch,
-        in_channels=spec.in_channels,
-        out_channels=hidden,
-        kernel=spec.patch,
-        stride=spec.patch,
-        out_t=shape.latent_frames,
-        out_h=shape.latent_height // spec.patch[1],
-        out_w=shape.latent_width // spec.patch[2],
-    )
     full = (Rows.FULL, shape.batch * shape.tokens)
     time = full if _times_each_token(model, shape) else (Rows.NONE, shape.batch)
     return (
-        patch,
-        traffic("token layout", full, (READ_WRITE * hidden,) * 2, is_copy=True),
+        *patches("patch embedding", model, shape, spec.in_channels),
         _embedding("time projection 1", time, (hidden, spec.time_width)),
         _embedding("time projection 2", time, (hidden, hidden)),
         _embedding("modulation projection", time, (MODULATIONS * hidden, hidden)),
@@ -120,6 +111,24 @@ def _entry(model: ModelSpec, shape: Shape) -> tuple[Op, ...]:
         traffic("text activation", _text_rows(shape), (READ_WRITE * hidden,) * 2),
         *_image_entry(model, shape),
     )
+
+
+def patches(name: str, model: ModelSpec, shape: Shape, channels: int) -> tuple[Op, ...]:
+    """A latent of `channels` channels to tokens."""
+    spec, hidden = model.transformer, model.transformer.hidden
+    patch = Conv(
+        name=name,
+        batch=shape.batch,
+        in_channels=channels,
+        out_channels=hidden,
+        kernel=spec.patch,
+        stride=spec.patch,
+        out_t=shape.latent_frames,
+        out_h=shape.latent_height // spec.patch[1],
+        out_w=shape.latent_width // spec.patch[2],
+    )
+    full = (Rows.FULL, shape.batch * shape.tokens)
+    return (patch, traffic("token layout", full, (READ_WRITE * hidden,) * 2, is_copy=True))
 
 
 def _embedding(name: str, rows: tuple[Rows, Ints], width: tuple[Ints, Ints]) -> Gemm:

@@ -78,7 +78,7 @@ FACTS = Facts(
             r"(wan2\.2|fastwan2\.2)",
             _wan_vae("WanPipeline-2.2", text_bits=32, vae_bits=32, encode_bits=32),
         ),
-        (r"(wan|fastwan)", _wan_vae("WanPipeline", text_bits=32, encode_bits=32)),
+        (r"(wan(?!.*vace)|fastwan)", _wan_vae("WanPipeline", text_bits=32, encode_bits=32)),
         (r"(fast)?hunyuan", _HUNYUAN),
         (r"qwen-image", _model("Pipeline", _HALF, text_split=True)),
         (r"flux\.?1", _model("Pipeline", _HALF, text_split=True, vae_autocast=True)),
