@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -101,6 +103,27 @@ def test_helios_runs_whole_chunks(frames: int, chunks: int) -> None:
     once = flops_by_kind(helios.vae_decode(model, 9, 48, 80, TRAITS))["conv"]
     whole = flops_by_kind(helios.vae_decode(model, 9 * chunks, 48, 80, TRAITS))["conv"]
     assert whole == pytest.approx(chunks * once)
+
+
+def test_a_step_of_the_helios_pyramid_is_a_forward_at_each_size() -> None:
+    base, pyramid = load_model("helios-base"), load_model("helios-mid")
+    shape = shape_of("helios-mid", frames=33)
+    assert (shape.steps, shape.forwards) == (10, 20)
+    work = family(pyramid).denoise(pyramid, shape, TRAITS)
+    whole = flops_by_kind(work.per_forward)
+    history = 2 * 24 * 40 + 12 * 20 + 4 * 6 * 10
+    total = dict.fromkeys(whole, 0.0)
+    for level in range(3):
+        # The chunk shrinks; its history is read at full size.
+        tokens = 9 * (24 >> level) * (40 >> level)
+        one = replace(shape, video_tokens=tokens, extra_tokens=history)
+        alone = family(base).denoise(base, one, TRAITS).per_forward
+        for kind, flop in flops_by_kind(alone).items():
+            total[kind] += flop
+    assert whole["gemm"] == pytest.approx(total["gemm"], rel=1e-12)
+    assert whole["attention"] == pytest.approx(total["attention"], rel=1e-12)
+    assert whole["conv"] < total["conv"]
+    assert work.blocks == 3 * 40
 
 
 @pytest.mark.parametrize(

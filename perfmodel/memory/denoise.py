@@ -56,11 +56,9 @@ def widths(work: DenoiseWork) -> Widths:
     down = max(
         (_scalar(op.k) for op in tokens if op.split == Split.ROW), default=float(work.hidden)
     )
-    ways = sum(
-        max(1, round(_scalar(op.count) / max(work.blocks, 1)))
-        for op in tokens
-        if op.split == Split.COLUMN and _scalar(op.n) == down
-    )
+    columns = [op for op in tokens if op.split == Split.COLUMN and _scalar(op.n) == down]
+    rows = [op for op in tokens if op.split == Split.ROW and _scalar(op.k) == down]
+    into, out = (sum(_scalar(op.count) for op in ops) for ops in (columns, rows))
     cached = any(
         isinstance(op, Attention)
         and op.role == Role.SELF
@@ -72,7 +70,7 @@ def widths(work: DenoiseWork) -> Widths:
         hidden=float(work.hidden),
         query=float(work.heads * head),
         key=float(work.kv_heads * head),
-        wide=down * (max(ways, 1) + 1),
+        wide=down * (max(round(into / max(out, 1.0)), 1) + 1),
         text_key=2.0 * work.kv_heads * head * work.blocks if cached else 0.0,
     )
 

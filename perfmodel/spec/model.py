@@ -152,6 +152,7 @@ class ModelSpec(Frozen):
         distilled: few fixed steps and no guidance branch.
         tasks: defaults by task; the first is the model's default task.
         text_encoders: names in `stages.text_encoder.ENCODERS`, run once a branch or image.
+        pyramid: sizes that a step runs at, each half as high and wide as the next (Helios-Mid).
         sound_widened: a second vocoder adds the high frequencies of the sound (LTX-2.3).
         sound_decoder: loads and runs the sound tokenizer when sound is asked for.
         experts: full transformers that are all resident; one runs at a step.
@@ -176,6 +177,7 @@ class ModelSpec(Frozen):
     vae: VaeSpec
     text_encoders: tuple[str, ...] = ()
     sound_decoder: bool = False
+    pyramid: Annotated[int, Field(strict=True, ge=1, le=4)] = 1
     sound_widened: bool = False
     experts: Annotated[int, Field(strict=True, ge=1, le=2)] = 1
     expert_boundary: Annotated[float, Field(strict=True, gt=0, lt=1)] | None = None

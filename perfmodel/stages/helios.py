@@ -3,7 +3,9 @@
 Every chunk has nine latent frames; the 19 before them come back as history tokens, the nearest two
 at full size, two more folded by two and sixteen by four in every direction.  History takes part in
 self-attention and the feed-forward network, not in the attention to text.  A chunk is denoised and
-decoded on its own, so all work is that of one chunk times their number.
+decoded on its own, so all work is that of one chunk times their number.  Helios-Mid and -Distilled
+denoise a chunk at a quarter, half and all of its height and width, with as many steps at each and
+history at full size; one step stands for the forwards at all three sizes.
 Sources: diffusers 0.42.1 ``transformer_helios.py``, ``pipelines/helios``
 (https://pypi.org/project/diffusers/0.42.1/); vLLM-Omni 0.30.0 ``diffusion/models/helios``
 (https://pypi.org/project/vllm-omni/0.30.0/).
@@ -112,21 +114,46 @@ def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     """One transformer a forward over one chunk and its history."""
     spec = model.transformer
-    forward = (
-        *_patches(model, shape),
-        *_after_patches(model, _streams(shape), fused_qkv=traits.fused_qkv),
+    forward = tuple(
+        op
+        for level in range(model.pyramid)
+        for op in _at_size(model, _reduced(model, shape, level), traits, level)
     )
     work = joint_model.denoise_work(model, shape, forward, _transformer(model))
     latent = elements(spec.out_channels, CHUNK_LATENT, shape.latent_height, shape.latent_width)
     return replace(
         work,
         velocity_elements=latent,
-        per_step=scheduler_step(shape.batch * latent, guided=shape.guidance > 1),
+        per_step=tuple(
+            op
+            for level in range(model.pyramid)
+            for op in scheduler_step(shape.batch * latent / 4**level, guided=shape.guidance > 1)
+        ),
+        blocks=work.blocks * model.pyramid,
         row_reduces=(
-            ("q, k norm sums over tp", 3 * spec.layers, 1, True),
-            ("text k norm sums over tp", spec.layers, 1, False),
+            ("q, k norm sums over tp", 3 * spec.layers * model.pyramid, 1, True),
+            ("text k norm sums over tp", spec.layers * model.pyramid, 1, False),
         ),
     )
+
+
+def _reduced(model: ModelSpec, shape: Shape, level: int) -> Shape:
+    """`shape` with a chunk `level` times halved in height and width; its history stays."""
+    _, rows, columns = model.transformer.patch
+    height, width = shape.latent_height >> level, shape.latent_width >> level
+    tokens = CHUNK_LATENT * (height // rows) * (width // columns)
+    return shape if level == 0 else replace(shape, video_tokens=tokens)
+
+
+def _at_size(model: ModelSpec, shape: Shape, traits: Traits, level: int) -> tuple[Op, ...]:
+    """One forward; `level` names its operators."""
+    ops = (
+        *_patches(model, shape, level),
+        *_after_patches(model, _streams(shape), fused_qkv=traits.fused_qkv),
+    )
+    if level == 0:
+        return ops
+    return tuple(replace(op, name=f"{op.name} at 1/{2**level}") for op in ops)
 
 
 def vae_decode(
@@ -152,11 +179,12 @@ def _streams(shape: Shape) -> Streams:
     )
 
 
-def _patches(model: ModelSpec, shape: Shape) -> tuple[Conv, ...]:
+def _patches(model: ModelSpec, shape: Shape, level: int) -> tuple[Conv, ...]:
     """Four convolutions: the chunk and near history at one size, the rest folded."""
     spec = model.transformer
     depth, rows, columns = spec.patch
-    sides = (shape.latent_height, shape.latent_width)
+    whole = (shape.latent_height, shape.latent_width)
+    chunk = (whole[0] >> level, whole[1] >> level)
     return tuple(
         Conv(
             name=f"{name} patch embedding",
@@ -169,11 +197,11 @@ def _patches(model: ModelSpec, shape: Shape) -> tuple[Conv, ...]:
             out_h=ceil_div(sides[0], rows * fold),
             out_w=ceil_div(sides[1], columns * fold),
         )
-        for name, frames, fold in (
-            ("chunk", CHUNK_LATENT, 1),
-            ("near history", NEAR_FRAMES, 1),
-            ("middle history", MIDDLE_FRAMES, MIDDLE_FOLD),
-            ("far history", FAR_FRAMES, FAR_FOLD),
+        for name, frames, fold, sides in (
+            ("chunk", CHUNK_LATENT, 1, chunk),
+            ("near history", NEAR_FRAMES, 1, whole),
+            ("middle history", MIDDLE_FRAMES, MIDDLE_FOLD, whole),
+            ("far history", FAR_FRAMES, FAR_FOLD, whole),
         )
     )
 
