@@ -27,6 +27,7 @@ class Table:
     patch_warmup_steps: int | None = None
     attention_backend: str = "TORCH_SDPA"
     ring_attention_kernel: str = "TORCH_SDPA"
+    torch_attention_kernel: str = "TORCH_SDPA"
     cross_attention_backend: str = "TORCH_SDPA"
 
 

@@ -30,6 +30,11 @@ PARAMETERS = (
 )
 
 
+L2_COPIES = {"ampere": 2, "hopper": 2, "blackwell": 2}
+"""Partitions of the last-level cache that keep copies of their own (NVIDIA A100 and H100 white
+papers: each caches for the multiprocessors that are connected to it)."""
+
+
 def pointwise_time_s(
     floor_s: float, bandwidth_bytes_per_s: float, launches: Ints, moved_bytes: FloatArray
 ) -> FloatArray:
@@ -41,9 +46,11 @@ def memory_traffic(kernel_bytes: FloatArray, machine: Machine) -> FloatArray:
     """Bytes of a kernel that reach device memory: what its neighbours leave in cache does not.
 
     ``bytes * (1 - hit_frac / (1 + (bytes / L2)^2))``: a chain of kernels over tensors that fit the
-    last-level cache finds part of its inputs there.
+    last-level cache finds part of its inputs there.  A cache in two partitions holds a copy in each
+    of what multiprocessors of both sides use.
     """
-    relative = as_float(kernel_bytes) / max(machine.rates.l2_bytes, 1.0)
+    capacity = machine.rates.l2_bytes / L2_COPIES.get(machine.rates.family, 1)
+    relative = as_float(kernel_bytes) / max(capacity, 1.0)
     hits = machine.term("cache_hit_frac", 0.0) / (1.0 + relative**2)
     return as_float(kernel_bytes * (1.0 - hits))
 

@@ -74,6 +74,7 @@ class Behaviour:
         cross_attention_backend: of attention outside the sequence-parallel plan.
         ring_attention_backend: what the chunks of ring attention run on, as the engine names it.
         ring_attention_kernel: the kernel family behind it.
+        torch_attention_kernel: the kernel family behind torch's attention without a mask.
         attention_explicit: the user chose the backend (an engine then never substitutes it).
         attention_available: backends that have a kernel for the device.
         platform: ``cuda``, ``rocm``, ``npu``; "" when the engine does not run on the device.
@@ -124,6 +125,7 @@ class Behaviour:
     cross_attention_backend: str = "TORCH_SDPA"
     ring_attention_backend: str = "TORCH_SDPA"
     ring_attention_kernel: str = "TORCH_SDPA"
+    torch_attention_kernel: str = "TORCH_SDPA"
     attention_explicit: bool = False
     attention_available: tuple[str, ...] = ()
     platform: str = "cuda"

@@ -46,6 +46,10 @@ class EngineTable(Protocol):
         """Kernel family of the chunks of ring attention."""
 
     @property
+    def torch_attention_kernel(self) -> str:
+        """Kernel family behind torch's attention without a mask."""
+
+    @property
     def cross_attention_backend(self) -> str:
         """Kernel family of attention outside the sequence-parallel plan."""
 
@@ -150,7 +154,7 @@ def place_op(
     if isinstance(split, Attention) and split.role is Role.SELF:
         builds_mask = table.pad_masked or work.sequence_parallel_masked
         placed = sequence.split_self_attention(
-            _on_kernel(split, table.attention_backend),
+            _on_kernel(split, table.attention_backend, table),
             layouts,
             builds_mask=builds_mask,
             copies=table.ulysses_copies,
@@ -158,7 +162,7 @@ def place_op(
         )
         return sequence.sparse(placed, options.attention_density)
     if isinstance(split, Attention):
-        split = _on_kernel(split, table.cross_attention_backend)
+        split = _on_kernel(split, table.cross_attention_backend, table)
         if split.role is Role.HEADS:
             return sequence.exchange_keys(split, layouts)
     split = sequence.split_rows(split, layouts)
@@ -181,7 +185,7 @@ def _times(ops: Iterable[Op], executions: Floats | Ints) -> list[Op]:
     return [replace(op, count=op.count * np.asarray(executions)) for op in ops]
 
 
-def _on_kernel(op: Attention, backend: str) -> Attention:
+def _on_kernel(op: Attention, backend: str, table: EngineTable) -> Attention:
     """`op` on the engine's kernel; a mask leaves torch only its memory-efficient kernel.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
@@ -189,6 +193,8 @@ def _on_kernel(op: Attention, backend: str) -> Attention:
     """
     if backend == "TORCH_SDPA" and op.masked is True:
         return replace(op, backend="SDPA_EFFICIENT")
+    if backend == "TORCH_SDPA":
+        return replace(op, backend=table.torch_attention_kernel)
     return replace(op, backend=backend)
 
 

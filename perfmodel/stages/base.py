@@ -28,6 +28,9 @@ class Traits:
             else every padded slot runs through them, masked.
         ragged_attention: a masked attention gathers the real tokens, runs a kernel of ragged
             lengths over them and scatters the result (FlashAttention's varlen functions).
+        fused_torch_norms: torch.nn.RMSNorm is one kernel (torch 2.9), not a chain of eight.
+        fused_norm_rope: the engine's modules bring kernels of their own for RMS norms and rotary
+            embeddings, one each, in eager code too.
         text_split: sequence parallelism divides the text of a joint attention too, else every rank
             keeps all of it.
         single_stream_tensor: how tensor parallelism treats single-stream blocks: ``row`` (split
@@ -51,6 +54,8 @@ class Traits:
     boundary_ratio: float | None = None
     valid_text_only: bool = False
     ragged_attention: bool = False
+    fused_torch_norms: bool = False
+    fused_norm_rope: bool = False
     text_split: bool = False
     single_stream_tensor: str = "row"
     sound_reads: str = "exchange"

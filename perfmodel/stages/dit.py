@@ -17,11 +17,9 @@ from perfmodel.stages import text_encoder
 from perfmodel.stages.joint import activation
 from perfmodel.stages.joint_model import embedding
 from perfmodel.stages.joint_rows import Sizes
-from perfmodel.stages.layers import READ_WRITE, linear, traffic
+from perfmodel.stages.layers import READ_WRITE, Eager, linear, traffic
 
 RowCount = tuple[Rows, Ints]
-Eager = tuple[float, int]
-"""Bytes an element and kernels of an unfused chain."""
 NOTHING: Eager = (0.0, 0)
 SINGLE_MODULATION = 6
 """Vectors of one shared projection of the timestep: shift, scale, gate, twice."""

@@ -15,7 +15,7 @@ from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Workload
 from perfmodel.stages import joint_model, joint_single
 from perfmodel.stages.base import Component, DenoiseWork, Traits
-from perfmodel.stages.joint import Style, join_copies, two_stream
+from perfmodel.stages.joint import Style, join_copies, two_stream, under
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.requests import grid
@@ -78,7 +78,7 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
 
 def _forward(model: ModelSpec, sizes: Sizes, traits: Traits) -> tuple[Op, ...]:
     spec = model.transformer
-    style = Style(rms_bytes=RMS_BYTES, fused_qkv=traits.fused_qkv)
+    style = under(traits, Style(rms_bytes=RMS_BYTES), torch_norm=True)
     gather = traits.single_stream_tensor == "gather"
     return (
         *joint_model.condition(model, sizes),

@@ -22,6 +22,7 @@ from perfmodel.stages.joint import (
     join_copies,
     modulation,
     two_stream,
+    under,
 )
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
@@ -81,7 +82,8 @@ def _transformer(model: ModelSpec) -> Component:
 
 def _forward(model: ModelSpec, sizes: Sizes, traits: Traits) -> tuple[Op, ...]:
     spec = model.transformer
-    style = Style(rms_bytes=RMS_BYTES, fused_qkv=traits.fused_qkv, own_modulation=False)
+    published = Style(rms_bytes=RMS_BYTES, own_modulation=False)
+    style = under(traits, published, torch_norm=True)
     gather = traits.single_stream_tensor == "gather"
     return (
         *joint_model.condition(model, sizes),

@@ -14,7 +14,7 @@ from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Workload
 from perfmodel.stages import hunyuan_text, joint_model, joint_single
 from perfmodel.stages.base import Component, DenoiseWork, Traits
-from perfmodel.stages.joint import Style, join_copies, two_stream
+from perfmodel.stages.joint import Style, join_copies, two_stream, under
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.requests import grid as shape_columns
@@ -75,12 +75,12 @@ def _transformer(model: ModelSpec) -> Component:
 
 def _forward(model: ModelSpec, sizes: Sizes, traits: Traits) -> tuple[Op, ...]:
     spec = model.transformer
-    style = Style(
+    published = Style(
         text_rope=False,
-        fused_qkv=traits.fused_qkv,
         single_copy_bytes=REJOIN_BYTES,
         masked=not traits.valid_text_only,
     )
+    style = under(traits, published)
     gather = traits.single_stream_tensor == "gather"
     return (
         *joint_model.condition(model, sizes),

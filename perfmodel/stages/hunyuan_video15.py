@@ -17,7 +17,7 @@ from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Workload
 from perfmodel.stages import encoders, hunyuan_text, joint_model, text_encoder
 from perfmodel.stages.base import Component, DenoiseWork, Traits
-from perfmodel.stages.joint import Style, join_copies, two_stream
+from perfmodel.stages.joint import Style, join_copies, two_stream, under
 from perfmodel.stages.joint_model import embedding, sound_decode, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import READ_WRITE, traffic
@@ -103,13 +103,13 @@ def _transformer(model: ModelSpec) -> Component:
 def _forward(model: ModelSpec, sizes: Sizes, traits: Traits) -> tuple[Op, ...]:
     spec, padded = model.transformer, not traits.valid_text_only
     ragged = padded and traits.ragged_attention
-    style = Style(
+    published = Style(
         text_rope=False,
-        fused_qkv=traits.fused_qkv,
         masked=padded,
         mask_bytes=MASK_PAIR_BYTES if padded and not ragged else 0.0,
         valid_text=model.tasks[model.default_task].text_tokens if ragged else None,
     )
+    style = under(traits, published)
     return (
         *joint_model.condition(model, sizes),
         *hunyuan_text.refiner(spec, sizes.batch, PROMPT_SLOTS),

@@ -14,8 +14,17 @@ from dataclasses import dataclass, replace
 
 from perfmodel.ops import Attention, Ints, Op, Pointwise, Role, Rows, Split
 from perfmodel.spec.model import TransformerSpec
+from perfmodel.stages.base import Traits
 from perfmodel.stages.joint_rows import Sizes, joined_traffic
-from perfmodel.stages.layers import BF16_BYTES, READ_WRITE, elements, linear, traffic
+from perfmodel.stages.layers import (
+    BF16_BYTES,
+    READ_WRITE,
+    elements,
+    linear,
+    rms_chain,
+    rope_chain,
+    traffic,
+)
 
 # LayerNorm 4, times (1 + scale) 4, plus shift 4.
 MODULATED_NORM_BYTES, MODULATED_NORM_LAUNCHES = 12.0, 4
@@ -40,7 +49,7 @@ class Style:
     """What differs between families in the small operators of a block.
 
     Attributes:
-        rms_bytes: eager bytes of the norm of q and k, an element (0: none).
+        rms_bytes, rms_launches: eager, of the norm of q and k, an element (0: none).
         rope_bytes, rope_launches: of the rotary embedding (0: none).
         text_rope: text is rotated too.
         fused_qkv: one product for q, k and v.
@@ -54,6 +63,7 @@ class Style:
     """
 
     rms_bytes: float = RMS_BYTES
+    rms_launches: int = RMS_LAUNCHES
     rope_bytes: float = ROPE_BYTES
     rope_launches: int = ROPE_LAUNCHES
     text_rope: bool = True
@@ -63,6 +73,27 @@ class Style:
     masked: bool = False
     mask_bytes: float = 0.0
     valid_text: int | None = None
+
+
+def under(traits: Traits, style: Style, *, torch_norm: bool = False) -> Style:
+    """`style` with the norm and rotary kernels of an engine.
+
+    Args:
+        traits: of the engine.
+        style: of the published modules.
+        torch_norm: their norm of q and k is torch's own.
+    """
+    norm = (style.rms_bytes, style.rms_launches if style.rms_bytes else 0)
+    rms = rms_chain(traits, norm, torch_module=torch_norm)
+    rope = rope_chain(traits, (style.rope_bytes, style.rope_launches))
+    return replace(
+        style,
+        fused_qkv=traits.fused_qkv,
+        rms_bytes=rms[0],
+        rms_launches=rms[1],
+        rope_bytes=rope[0],
+        rope_launches=rope[1],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +207,9 @@ def norm_and_rope(spec: TransformerSpec, style: Style, stream: Stream) -> tuple[
     each = style.rms_bytes + (style.rope_bytes if rotated else 0.0)
     if each == 0:
         return ()
-    launches = (RMS_LAUNCHES if style.rms_bytes else 0) + (style.rope_launches if rotated else 0)
+    launches = (style.rms_launches if style.rms_bytes else 0) + (
+        style.rope_launches if rotated else 0
+    )
     return (
         traffic(
             f"{stream.name} q, k norm and rope",

@@ -20,7 +20,6 @@ from perfmodel.stages.joint import (
     GATED_FUSED_BYTES,
     MODULATED_NORM_BYTES,
     MODULATED_NORM_LAUNCHES,
-    RMS_LAUNCHES,
     SINGLE_MODULATION,
     Style,
     joint_attention,
@@ -135,7 +134,7 @@ def _norm_and_rope(
         sizes,
         (READ_WRITE * width, (style.rms_bytes + rope) * width),
         spec.single_layers,
-        launches=(2, 2 * (RMS_LAUNCHES + style.rope_launches)),
+        launches=(2, 2 * (style.rms_launches + style.rope_launches)),
         split=split,
     )
     if style.text_rope:

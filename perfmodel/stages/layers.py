@@ -7,15 +7,23 @@ five.  Source: module code of diffusers 0.42.1 (https://pypi.org/project/diffuse
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from perfmodel.errors import Problem
 from perfmodel.ops import Floats, Gemm, Ints, Pointwise, Rows, Split, dtype_bytes
 
+if TYPE_CHECKING:
+    from perfmodel.stages.base import Traits
+
 BF16_BYTES = dtype_bytes("bf16")
 FP32_BYTES = dtype_bytes("fp32")
 READ_WRITE = 2 * BF16_BYTES
 """Traffic of reading and writing one bf16 element."""
+Eager = tuple[float, int]
+"""Bytes an element and kernels of unfused code."""
+ONE_PASS: Eager = (READ_WRITE, 1)
 SCHEDULER_TENSORS = 24
 """Tensor reads and writes of one order-2 UniPC step (predictor, corrector, conversions)."""
 SCHEDULER_LAUNCHES = 40
@@ -94,6 +102,23 @@ def scheduler_step(latent_elements: Floats, *, guided: bool) -> tuple[Pointwise,
         bytes_moved=latent_elements * 8 * BF16_BYTES,
     )
     return (combine, step)
+
+
+def rms_chain(traits: Traits, eager: Eager, *, torch_module: bool = False) -> Eager:
+    """Eager bytes an element and kernels of an RMS norm under an engine.
+
+    Args:
+        traits: of the engine.
+        eager: of the published module, kernel by kernel.
+        torch_module: the published module is torch's own.
+    """
+    fused = traits.fused_norm_rope or (torch_module and traits.fused_torch_norms)
+    return ONE_PASS if fused and eager[1] else eager
+
+
+def rope_chain(traits: Traits, eager: Eager) -> Eager:
+    """The same of a rotary embedding."""
+    return ONE_PASS if traits.fused_norm_rope and eager[1] else eager
 
 
 def rounding(rule_id: str, message: str, field: str) -> Problem:

@@ -23,11 +23,11 @@ from perfmodel.spec.model import ModelSpec, TransformerSpec
 from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model, ltx2_sound, ltx2_text
 from perfmodel.stages.base import Component, DenoiseWork, Traits
-from perfmodel.stages.dit import Eager, RowCount
+from perfmodel.stages.dit import RowCount
 from perfmodel.stages.joint import activation
 from perfmodel.stages.joint_model import embedding, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import Sizes, sizes_of
-from perfmodel.stages.layers import READ_WRITE, linear
+from perfmodel.stages.layers import READ_WRITE, Eager, linear
 from perfmodel.stages.ltx import MODULATE, RMS, ROPE, WIDE_RMS
 from perfmodel.stages.requests import grid as shape_columns
 from perfmodel.stages.schedule import forwards

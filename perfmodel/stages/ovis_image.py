@@ -15,7 +15,7 @@ from perfmodel.spec.model import ModelSpec
 from perfmodel.stages import joint_model, joint_single
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.flux import RMS_BYTES
-from perfmodel.stages.joint import RMS_LAUNCHES, Style, join_copies, two_stream
+from perfmodel.stages.joint import RMS_LAUNCHES, Style, join_copies, two_stream, under
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import READ_WRITE, traffic
@@ -70,7 +70,7 @@ def _transformer(model: ModelSpec) -> Component:
 def _forward(model: ModelSpec, sizes: Sizes, traits: Traits) -> tuple[Op, ...]:
     spec = model.transformer
     text_width = spec.text_width or spec.hidden
-    style = Style(rms_bytes=RMS_BYTES, fused_qkv=traits.fused_qkv)
+    style = under(traits, Style(rms_bytes=RMS_BYTES), torch_norm=True)
     text_norm = traffic(
         "text norm",
         sizes.text_rows,

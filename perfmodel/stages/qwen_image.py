@@ -26,6 +26,7 @@ from perfmodel.stages.joint import (
     Style,
     join_copies,
     two_stream,
+    under,
 )
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
@@ -92,11 +93,7 @@ def _transformer(model: ModelSpec) -> Component:
 def _forward(model: ModelSpec, sizes: Sizes, traits: Traits) -> tuple[Op, ...]:
     spec = model.transformer
     text_width = spec.text_width or spec.hidden
-    style = Style(
-        rope_bytes=COMPLEX_ROPE_BYTES,
-        rope_launches=COMPLEX_ROPE_LAUNCHES,
-        fused_qkv=traits.fused_qkv,
-    )
+    style = under(traits, Style(rope_bytes=COMPLEX_ROPE_BYTES, rope_launches=COMPLEX_ROPE_LAUNCHES))
     text_norm = traffic(
         "text norm",
         sizes.text_rows,

@@ -20,10 +20,10 @@ from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec, TransformerSpec
 from perfmodel.stages import dit, joint_model
 from perfmodel.stages.base import Component, DenoiseWork, Traits
-from perfmodel.stages.dit import Chains, Eager
+from perfmodel.stages.dit import Chains
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
-from perfmodel.stages.layers import BF16_BYTES, READ_WRITE, linear, traffic
+from perfmodel.stages.layers import BF16_BYTES, READ_WRITE, Eager, linear, traffic
 from perfmodel.stages.requests import grid as shape_columns
 
 __all__ = [

@@ -29,6 +29,7 @@ from perfmodel.stages.joint import (
     projections,
     stream_start,
     two_stream,
+    under,
 )
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
@@ -89,12 +90,8 @@ def _transformer(model: ModelSpec) -> Component:
 
 def _forward(model: ModelSpec, sizes: Sizes, traits: Traits) -> tuple[Op, ...]:
     spec = model.transformer
-    style = Style(
-        rms_bytes=RMS_BYTES if spec.qk_norm else 0.0,
-        rope_bytes=0.0,
-        rope_launches=0,
-        fused_qkv=traits.fused_qkv,
-    )
+    rms = RMS_BYTES if spec.qk_norm else 0.0
+    style = under(traits, Style(rms_bytes=rms, rope_bytes=0.0, rope_launches=0))
     positions = traffic(
         "add positions",
         (Rows.FULL, sizes.latent_rows[1]),

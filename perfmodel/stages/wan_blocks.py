@@ -11,15 +11,23 @@ from perfmodel.ops import Attention, Conv, Gemm, Ints, Op, Pointwise, Role, Rows
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
 from perfmodel.stages.base import Component, Traits
-from perfmodel.stages.layers import BF16_BYTES, READ_WRITE, linear, traffic
+from perfmodel.stages.layers import (
+    BF16_BYTES,
+    READ_WRITE,
+    Eager,
+    linear,
+    rms_chain,
+    rope_chain,
+    traffic,
+)
 
 # Eager bytes per element.  Modulated LayerNorm: cast 6, norm 8, scale 8, shift 8, cast 6.
 MODULATED_NORM_BYTES, MODULATED_NORM_LAUNCHES = 36.0, 6
 PLAIN_NORM_BYTES, PLAIN_NORM_LAUNCHES = 20.0, 3
 # RMS norm over the full width: cast 6, square 8, mean 4, scale 8, weight 8, cast 6.
-RMS_BYTES, RMS_LAUNCHES = 40.0, 8
+RMS: Eager = (40.0, 8)
 # Interleaved rotary embedding: four half products 8, two sums 6, two strided copies 4.
-ROPE_BYTES, ROPE_LAUNCHES = 18.0, 8
+ROPE: Eager = (18.0, 8)
 # Gate and residual in fp32: cast 6, gate 6, sum 12, cast 6; the second also casts its input.
 GATE_BYTES, GATE_LAUNCHES = 30.0, 4
 SECOND_GATE_BYTES, SECOND_GATE_LAUNCHES = 38.0, 5
@@ -79,7 +87,7 @@ def blocks(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
     """All blocks of `model`."""
     return (
         *_self_attention(model, shape, traits),
-        *_cross_attention(model, shape),
+        *_cross_attention(model, shape, traits),
         *_feed_forward(model, shape),
     )
 
@@ -165,13 +173,15 @@ def _self_attention(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op,
             for name, n in (("q", spec.q_width), ("k", spec.kv_width), ("v", spec.kv_width))
         )
     qk_width = spec.q_width + spec.kv_width
+    rms = rms_chain(traits, RMS, torch_module=True)
+    rope = rope_chain(traits, ROPE)
     qk_norm = traffic(
         "q, k norm and rope",
         rows,
-        (READ_WRITE * qk_width, (RMS_BYTES + ROPE_BYTES) * qk_width),
+        (READ_WRITE * qk_width, (rms[0] + rope[0]) * qk_width),
         count=count,
         launches=2,
-        eager_launches=2 * (RMS_LAUNCHES + ROPE_LAUNCHES),
+        eager_launches=2 * (rms[1] + rope[1]),
         split=Split.COLUMN,
     )
     attention = Attention(
@@ -212,7 +222,7 @@ def _first_norm(model: ModelSpec, shape: Shape) -> tuple[Pointwise, ...]:
     return (norm, vectors)
 
 
-def _cross_attention(model: ModelSpec, shape: Shape) -> tuple[Op, ...]:
+def _cross_attention(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
     """Gated residual, norm, attention to the text (and image) states, residual."""
     spec, hidden, count = model.transformer, model.transformer.hidden, model.transformer.layers
     rows = _rows(shape)
@@ -225,15 +235,15 @@ def _cross_attention(model: ModelSpec, shape: Shape) -> tuple[Op, ...]:
             eager_launches=GATE_LAUNCHES + PLAIN_NORM_LAUNCHES,
         ),
         linear("cross q projection", rows, (spec.q_width, hidden), count=count, split=Split.COLUMN),
-        _rms("cross q norm", rows, spec.q_width, count),
-        *_keys(model, "text", _text_rows(shape)),
+        _rms("cross q norm", rows, spec.q_width, count, traits),
+        *_keys(model, "text", _text_rows(shape), traits),
         _cross(model, shape, "text cross-attention", shape.text_tokens),
-        *_image_attention(model, shape),
+        *_image_attention(model, shape, traits),
         linear("cross output", rows, (hidden, spec.q_width), count=count, split=Split.ROW),
     )
 
 
-def _keys(model: ModelSpec, name: str, rows: tuple[Rows, Ints]) -> tuple[Op, ...]:
+def _keys(model: ModelSpec, name: str, rows: tuple[Rows, Ints], traits: Traits) -> tuple[Op, ...]:
     spec, count = model.transformer, model.transformer.layers
     return (
         *(
@@ -246,17 +256,18 @@ def _keys(model: ModelSpec, name: str, rows: tuple[Rows, Ints]) -> tuple[Op, ...
             )
             for letter in "kv"
         ),
-        _rms(f"{name} k norm", rows, spec.kv_width, count),
+        _rms(f"{name} k norm", rows, spec.kv_width, count, traits),
     )
 
 
-def _rms(name: str, rows: tuple[Rows, Ints], width: int, count: Ints) -> Pointwise:
+def _rms(name: str, rows: tuple[Rows, Ints], width: int, count: Ints, traits: Traits) -> Pointwise:
+    rms = rms_chain(traits, RMS, torch_module=True)
     return traffic(
         name,
         rows,
-        (READ_WRITE * width, RMS_BYTES * width),
+        (READ_WRITE * width, rms[0] * width),
         count=count,
-        eager_launches=RMS_LAUNCHES,
+        eager_launches=rms[1],
         split=Split.COLUMN,
     )
 
@@ -276,7 +287,7 @@ def _cross(model: ModelSpec, shape: Shape, name: str, keys: Ints) -> Attention:
     )
 
 
-def _image_attention(model: ModelSpec, shape: Shape) -> tuple[Op, ...]:
+def _image_attention(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
     spec = model.transformer
     if not spec.image_width:
         return ()
@@ -288,7 +299,7 @@ def _image_attention(model: ModelSpec, shape: Shape) -> tuple[Op, ...]:
         split=Split.COLUMN,
     )
     return (
-        *_keys(model, "image", _image_rows(model, shape)),
+        *_keys(model, "image", _image_rows(model, shape), traits),
         _cross(model, shape, "image cross-attention", spec.image_tokens),
         add,
     )

@@ -28,7 +28,14 @@ from perfmodel.stages.joint import (
     RMS_LAUNCHES,
 )
 from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
-from perfmodel.stages.layers import READ_WRITE, linear, traffic
+from perfmodel.stages.layers import (
+    READ_WRITE,
+    Eager,
+    linear,
+    rms_chain,
+    rope_chain,
+    traffic,
+)
 from perfmodel.stages.requests import grid
 
 __all__ = [
@@ -50,6 +57,7 @@ BLOCK_MODULATION = 4
 BLOCK_NORMS = 4
 SCALE_BYTES = 4.0
 FINAL_NORM_BYTES = 8.0
+RMS: Eager = (RMS_BYTES, RMS_LAUNCHES)
 RESIDUAL_BYTES = 6.0
 
 
@@ -169,6 +177,8 @@ def blocks(spec: TransformerSpec, traits: Traits, at: BlockRows, count: int) -> 
 def _attention(spec: TransformerSpec, traits: Traits, at: BlockRows, count: int) -> tuple[Op, ...]:
     hidden, width = spec.hidden, spec.q_width + spec.kv_width
     parts = 1 if traits.fused_qkv else 3
+    rms = rms_chain(traits, RMS)
+    rope = rope_chain(traits, (COMPLEX_ROPE_BYTES, COMPLEX_ROPE_LAUNCHES))
     modulation = linear(
         f"{at.name} modulation",
         (Rows.NONE, at.batch),
@@ -189,7 +199,7 @@ def _attention(spec: TransformerSpec, traits: Traits, at: BlockRows, count: int)
     )
     return (
         *((modulation,) if at.modulated else ()),
-        _norm(f"{at.name} attention norm", at, hidden, count, scaled=at.modulated),
+        _norm(f"{at.name} attention norm", traits, at, hidden, count, scaled=at.modulated),
         linear(
             f"{at.name} q, k, v projection",
             at.rows,
@@ -200,10 +210,10 @@ def _attention(spec: TransformerSpec, traits: Traits, at: BlockRows, count: int)
         traffic(
             f"{at.name} q, k norm and rope",
             at.rows,
-            (READ_WRITE * width, (RMS_BYTES + COMPLEX_ROPE_BYTES) * width),
+            (READ_WRITE * width, (rms[0] + rope[0]) * width),
             count=count,
             launches=2,
-            eager_launches=2 * (RMS_LAUNCHES + COMPLEX_ROPE_LAUNCHES),
+            eager_launches=2 * (rms[1] + rope[1]),
             split=Split.COLUMN,
         ),
         attention,
@@ -222,7 +232,7 @@ def _attention(spec: TransformerSpec, traits: Traits, at: BlockRows, count: int)
             count=count,
             split=Split.ROW,
         ),
-        _norm_and_residual(f"{at.name} attention", at, hidden, count),
+        _norm_and_residual(f"{at.name} attention", traits, at, hidden, count),
     )
 
 
@@ -231,7 +241,7 @@ def _feed_forward(
 ) -> tuple[Op, ...]:
     hidden, parts = spec.hidden, 1 if traits.fused_qkv else 2
     return (
-        _norm(f"{at.name} feed-forward norm", at, hidden, count, scaled=at.modulated),
+        _norm(f"{at.name} feed-forward norm", traits, at, hidden, count, scaled=at.modulated),
         linear(
             f"{at.name} feed-forward in",
             at.rows,
@@ -254,29 +264,31 @@ def _feed_forward(
             count=count,
             split=Split.ROW,
         ),
-        _norm_and_residual(f"{at.name} feed-forward", at, hidden, count),
+        _norm_and_residual(f"{at.name} feed-forward", traits, at, hidden, count),
     )
 
 
-def _norm(name: str, at: BlockRows, hidden: int, count: int, *, scaled: bool) -> Op:
-    eager = RMS_BYTES + (SCALE_BYTES if scaled else 0.0)
+def _norm(name: str, traits: Traits, at: BlockRows, hidden: int, count: int, *, scaled: bool) -> Op:
+    rms = rms_chain(traits, RMS)
+    eager = rms[0] + (SCALE_BYTES if scaled else 0.0)
     return traffic(
         name,
         at.rows,
         (READ_WRITE * hidden, eager * hidden),
         count=count,
-        eager_launches=RMS_LAUNCHES + scaled,
+        eager_launches=rms[1] + scaled,
     )
 
 
-def _norm_and_residual(name: str, at: BlockRows, hidden: int, count: int) -> Op:
-    eager = RMS_BYTES + RESIDUAL_BYTES + (SCALE_BYTES if at.modulated else 0.0)
+def _norm_and_residual(name: str, traits: Traits, at: BlockRows, hidden: int, count: int) -> Op:
+    rms = rms_chain(traits, RMS)
+    eager = rms[0] + RESIDUAL_BYTES + (SCALE_BYTES if at.modulated else 0.0)
     return traffic(
         f"{name} output norm, gate and residual",
         at.rows,
         (RESIDUAL_BYTES * hidden, eager * hidden),
         count=count,
-        eager_launches=RMS_LAUNCHES + 1 + at.modulated,
+        eager_launches=rms[1] + 1 + at.modulated,
     )
 
 

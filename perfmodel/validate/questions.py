@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from perfmodel import catalog
 from perfmodel.catalog.problems import problems_of
 from perfmodel.engines import engine_names
-from perfmodel.engines.vllm_omni.versions import day_of_source
+from perfmodel.engines.sources import day_of_source
 from perfmodel.errors import PerfmodelError
 from perfmodel.spec.hardware import System
 from perfmodel.spec.parallel import KEY_ALIASES, KEYS, ParallelConfig
@@ -258,8 +258,8 @@ def _engine(record: RunRecord, assumed: list[str]) -> str:
         return f"{record.engine}@{number}"
     assumed.append("engine_version")
     day = record.source_date
-    if day is None and record.engine == "vllm-omni":
-        day = day_of_source(record.source or "")
+    if day is None:
+        day = day_of_source(record.engine, record.source or "")
     return f"{record.engine}@{day}" if day else record.engine
 
 

@@ -55,6 +55,7 @@ FACTS = Facts(
     models=MODELS,
     platforms=("cuda", "rocm", "npu"),
     attention=torch_sdpa,
+    torch_norms=True,
     aliases={"NATIVE": "TORCH_SDPA", "SDPA": "TORCH_SDPA"},
     sources=SOURCES,
     weight_only=("fp8wo", "int8wo", "fp8cast", "nf4"),

@@ -15,6 +15,7 @@ from perfmodel.engines.plain.facts import (
     Starter,
     resolve_version,
 )
+from perfmodel.engines.torch_days import TORCH_2_9, attention_kernel
 from perfmodel.engines.vllm_omni.behaviour import (
     available_backends,
     backend_name,
@@ -64,7 +65,7 @@ class PlainEngine:
         self, model: object, device: object, version: Version, options: Options
     ) -> Behaviour:
         """How the engine runs `model` on `device`, options resolved."""
-        return _behaviour(self.facts, model, device, version, options)  # type: ignore[arg-type]
+        return _behaviour(self.facts.on(version.date), model, device, version, options)  # type: ignore[arg-type]
 
     def rules(self) -> tuple[Rule, ...]:
         """Legality rules, in the order in which they are reported."""
@@ -139,6 +140,7 @@ def _behaviour(
     backend = resolved.attention_backend or "TORCH_SDPA"
     platform = platform_of(device.family)
     ring = (facts.ring_attention or facts.attention)(device)
+    torch_kernel = attention_kernel(device.family, version.date)
     base = Behaviour(
         engine=facts.name,
         version=version.label,
@@ -147,6 +149,8 @@ def _behaviour(
         attention_backend=backend,
         cross_attention_backend=backend,
         ring_attention_backend=ring,
+        ring_attention_kernel=torch_kernel if ring == "TORCH_SDPA" else ring,
+        torch_attention_kernel=torch_kernel,
         attention_explicit=options.attention_backend is not None,
         attention_available=available_backends(device),
         platform=platform if platform in facts.platforms else "",
@@ -165,10 +169,13 @@ def _behaviour(
         **{f"has_{axis}": False for axis in AXES if axis not in ("ulysses", "ring")},  # type: ignore[arg-type]
         has_sp=False,
     )
-    return base if found is None else _with_model(base, found)
+    if found is None:
+        return base
+    fused_norms = facts.torch_norms and version.date >= TORCH_2_9
+    return _with_model(base, found, fused_torch_norms=fused_norms)
 
 
-def _with_model(base: Behaviour, found: ModelFacts) -> Behaviour:
+def _with_model(base: Behaviour, found: ModelFacts, *, fused_torch_norms: bool) -> Behaviour:
     options, axes = base.options, found.axes
     return replace(
         base,
@@ -184,6 +191,7 @@ def _with_model(base: Behaviour, found: ModelFacts) -> Behaviour:
             boundary_ratio=found.boundary_ratio,
             text_split=found.text_split,
             sound_reads=found.sound_reads,
+            fused_torch_norms=fused_torch_norms,
             valid_text_only=found.valid_text_only,
             text_bits=found.text_bits,
             vae_bits=found.vae_bits,

@@ -125,6 +125,15 @@ Starter = Callable[[Context, ParallelConfig, float], Commands]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Era:
+    """How an engine differed before the day `until`: its terms file, its default backend."""
+
+    until: str
+    terms: str
+    attention: Attention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """One engine.
 
@@ -138,6 +147,7 @@ class Facts:
         platforms: of ``cuda``, ``rocm`` and ``npu``.
         attention: default backend on a device.
         ring_attention: backend of ring chunks on a device; None as `attention`.
+        torch_norms: its modules leave RMS norms to torch where the published ones do.
         copies: full copies around each Ulysses exchange.
         rank_order: axes from fastest to slowest.
         server: a process of its own answers requests, so the result crosses processes.
@@ -148,6 +158,7 @@ class Facts:
             through the pipeline stages; None: the stages take turns.
         weight_only: dtypes of weights that the engine widens before each product.
         aliases: further backend names to the ones known here.
+        eras: what was otherwise before, oldest first.
     """
 
     name: str
@@ -159,6 +170,7 @@ class Facts:
     platforms: tuple[str, ...] = ("cuda",)
     attention: Attention
     ring_attention: Attention | None = None
+    torch_norms: bool = False
     copies: int = 2
     rank_order: tuple[str, ...] = ("tp", "ulysses", "ring", "pp", "cfg", "dp")
     server: bool = False
@@ -167,6 +179,14 @@ class Facts:
     patch_warmup_steps: int | None = None
     weight_only: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
+    eras: tuple[Era, ...] = ()
+
+    def on(self, day: str) -> Facts:
+        """These facts as they were on `day`."""
+        for era in self.eras:
+            if day < era.until:
+                return replace(self, terms=era.terms, attention=era.attention, eras=())
+        return self
 
     def model(self, slug: str, day: str | None = None) -> ModelFacts | None:
         """Facts of the model `slug` on a day; None when the engine does not run it."""

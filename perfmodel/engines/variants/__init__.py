@@ -64,6 +64,7 @@ FACTS: Mapping[str, Facts] = {
             "diffusers with torchao",
             "https://github.com/sayakpaul/diffusers-torchao",
             weight_only=("fp8wo", "int8wo", "fp6wo"),
+            torch_norms=False,
             models=tuple(
                 (pattern, replace(found, compiled=True))
                 for pattern, found in ((r"cogvideox", _COGVIDEOX), *DIFFUSERS.models)
@@ -73,6 +74,7 @@ FACTS: Mapping[str, Facts] = {
             "paraattention",
             "ParaAttention",
             "https://github.com/chengzeyi/ParaAttention",
+            torch_norms=False,
             models=_UNMASKED,
         ),
         _like_diffusers(
@@ -80,6 +82,7 @@ FACTS: Mapping[str, Facts] = {
             "Sparse VideoGen, dense baseline",
             "https://github.com/svg-project/Sparse-VideoGen",
             attention=flash_2,
+            torch_norms=False,
             models=_UNMASKED,
         ),
         _like_diffusers(
@@ -87,6 +90,7 @@ FACTS: Mapping[str, Facts] = {
             "LightX2V",
             "https://github.com/ModelTC/LightX2V",
             attention=flash,
+            torch_norms=False,
             models=((r"(wan|hunyuanvideo)", _LIGHTX2V),),
         ),
         _like_diffusers(
@@ -94,6 +98,7 @@ FACTS: Mapping[str, Facts] = {
             "FastVideo",
             "https://github.com/hao-ai-lab/FastVideo",
             attention=flash,
+            torch_norms=False,
             models=(
                 (r"(wan|fastwan|hunyuanvideo|longcat-video)", replace(WAN, pipeline="FastVideo")),
             ),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from perfmodel.engines.base import Behaviour, Residency, Version
+from perfmodel.engines.torch_days import attention_kernel
 from perfmodel.engines.vllm_omni.pipelines import Pipeline, pipeline_of
 from perfmodel.engines.vllm_omni.versions import has
 from perfmodel.ops import DTYPE_BITS
@@ -210,7 +211,8 @@ def resolve_options(
         backend_name(chosen) if chosen else default_backend(device, pipeline, head_dim, version)
     )
     # Ascend has no inductor: the engine logs that and runs eager.
-    compiled = platform != "npu" and (options.compile is None or options.compile)
+    default = has("compiles", version)
+    compiled = platform != "npu" and (default if options.compile is None else options.compile)
     filled = tuple(
         name
         for name in ("attention_backend", "compile", "vae_fast_path")
@@ -249,6 +251,7 @@ def _resolve(model: ModelLike, device: DeviceLike, version: Version, options: Op
         cross_attention_backend=backend,
         ring_attention_backend=ring_backend(device, backend),
         ring_attention_kernel=ring_kernel(device, backend),
+        torch_attention_kernel=attention_kernel(device.family, version.date),
         attention_explicit=options.attention_backend is not None,
         attention_available=available_backends(device),
         platform=platform_of(device.family),
@@ -289,6 +292,8 @@ def _with_pipeline(
             # The checkpoint's own value is not read; both A14B pipelines fall back on this one.
             boundary_ratio=0.875 if two_experts else None,
             valid_text_only=cut,
+            # vLLM's RMSNorm and RotaryEmbedding, or its own: one custom kernel each.
+            fused_norm_rope=base.platform != "",
             ragged_attention=base.attention_backend == "FLASH_ATTN" and base.platform == "cuda",
             single_stream_tensor=pipeline.single_stream_tensor,
             vae_bits=vae_bits,

@@ -68,6 +68,8 @@ def _from_release(since: Release, source: str) -> Feature:
 
 
 FEATURES: dict[str, Feature] = {
+    # The wheel of 2026-01-06 (0.12.0rc1) has enable_torch_compile: bool = False.
+    "compiles": _from_release((0, 14, 0), "diffusion/worker/diffusion_model_runner.py"),
     "wan_auto_pad": _from_release((0, 16, 0), "wan2_2_transformer.py _sp_plan"),
     "hsdp": _from_release((0, 16, 0), "entrypoints/cli/serve.py --use-hsdp"),
     "advanced_uaa": _from_release((0, 18, 0), "entrypoints/cli/serve.py --ulysses-mode"),

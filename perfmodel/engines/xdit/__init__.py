@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from perfmodel.engines.plain.attention import flash_hopper_else_cudnn
+from perfmodel.engines.plain.attention import flash_2, flash_hopper_else_cudnn
 from perfmodel.engines.plain.engine import PlainEngine
-from perfmodel.engines.plain.facts import Facts, ModelFacts
+from perfmodel.engines.plain.facts import Era, Facts, ModelFacts
 from perfmodel.engines.xdit.commands import read_launch, render
 from perfmodel.engines.xdit.rules import RULES
 
@@ -66,6 +66,9 @@ FACTS = Facts(
     ),
     platforms=("cuda", "rocm", "npu"),
     attention=flash_hopper_else_cudnn,
+    torch_norms=True,
+    # Wheels to 0.4.1: every layer inside a wrapper, attention of the package flash_attn.
+    eras=(Era(until="2025-11-12", terms="xdit-wrappers", attention=flash_2),),
     copies=2,
     patch_warmup_steps=1,
     aliases={"FLASH_3": "FLASH_ATTN", "FLASH_4": "FLASH_ATTN", "AITER": "FLASH_ATTN"},
