@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from perfmodel.calibrate.explore import Options, from_unit, to_unit
 from perfmodel.calibrate.fitfile import fit_document, write_fit
 from perfmodel.calibrate.laws_fit import fit_laws
 from perfmodel.calibrate.metrics import error_summary
@@ -16,7 +17,7 @@ from perfmodel.calibrate.report import report_lines
 from perfmodel.calibrate.run import calibrate
 from perfmodel.calibrate.score import validate_microbench
 from perfmodel.calibrate.split import held_out, shape_key, top_work
-from perfmodel.calibrate.study import Options, Space, from_unit, to_unit
+from perfmodel.calibrate.study import Space
 from perfmodel.catalog import load_device
 from perfmodel.cost import collective, gemm
 from perfmodel.cost.fits import Parameter, laws_of_fit, load_laws

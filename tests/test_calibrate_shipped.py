@@ -8,10 +8,19 @@ import pytest
 from perfmodel.calibrate.laws_fit import KINDS
 from perfmodel.calibrate.priors import family_medians
 from perfmodel.calibrate.score import validate_microbench
-from perfmodel.calibrate.tables import accuracy_table, fill, parameter_tables, shipped_fits
+from perfmodel.calibrate.tables import (
+    accuracy_table,
+    engine_table,
+    fill,
+    parameter_tables,
+    shipped_fits,
+    shipped_terms,
+    term_table,
+)
 from perfmodel.catalog import load_device
 from perfmodel.cost import collective, gemm
 from perfmodel.cost.fits import laws_of_fit, load_priors
+from perfmodel.spec.record import read_records
 
 ROOT = Path(__file__).parent.parent / "calibration"
 FITS = {fit["device"]: fit for fit in shipped_fits(ROOT / "fits")}
@@ -83,10 +92,28 @@ def test_named_priors_lie_in_their_bounds_and_say_what_they_are():
 
 def test_readme_tables_are_current():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    again = fill(text, "accuracy", accuracy_table(shipped_fits(ROOT / "fits")))
-    assert fill(again, "parameters", parameter_tables()) == text, (
-        "run python -m perfmodel.calibrate.tables"
-    )
+    terms = shipped_terms(ROOT / "engines")
+    for name, content in (
+        ("accuracy", accuracy_table(shipped_fits(ROOT / "fits"))),
+        ("parameters", parameter_tables()),
+        ("engines", engine_table(terms)),
+        ("terms", term_table(terms)),
+    ):
+        assert fill(text, name, content) == text, "run python -m perfmodel.calibrate.tables"
+
+
+def test_fitted_engine_terms_lie_in_their_bounds_and_name_rows_that_exist():
+    ids = {record.id for record in read_records([ROOT / "runs" / "public.jsonl"])[0]}
+    for data in shipped_terms(ROOT / "engines"):
+        fitted = [t for t in data["terms"].values() if t["provenance"] == "fitted"]
+        assert 10 * len(fitted) <= data["fit"]["independent_rows"], data["engine"]
+        for term in fitted:
+            assert term["low"] <= term["value"] <= term["high"]
+            assert term["low"] <= term["prior"] <= term["high"]
+            assert len(set(term["records"]) & ids) == term["rows"] >= 10
+            assert term["sources"] >= 2
+        error = data["fit"]["held_out"]
+        assert not fitted or error["after"]["weighted"] < error["before"]["weighted"]
 
 
 def test_shipped_records_stay_small_and_carry_no_unlicensed_rows():

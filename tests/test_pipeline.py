@@ -119,6 +119,30 @@ def test_intervals_hold_the_prediction_and_a_difference_cancels_shared_error(tab
     assert difference < 0.7 * np.hypot(width[a], width[b])
 
 
+def test_a_run_has_the_spread_of_its_output_and_device_and_differences_keep_that_of_the_kinds(
+    table,
+):
+    evaluation = table.evaluation
+    rows = np.arange(2)
+
+    def widths(spread):
+        one = replace(evaluation, job=replace(evaluation.job, spread=spread))
+        margin = difference_halfwidth_s(one, rows[1:], rows[:1])
+        return halfwidth_s(one)[:2], halfwidth_s(one, ("denoise",))[:2], margin
+
+    base = {"run.video.fitted": 0.1, "run.video.prior": 0.9, "run.image": 0.9}
+    whole, denoise, margin = widths(base)
+    general = widths({"run.video": 0.1})
+    assert np.array_equal(whole, general[0])
+    half = widths({**base, "parts.video.fitted": 0.5})
+    none = widths({**base, "parts.video.fitted": 0.0})
+    run_s = np.hypot(0.1, 0.01) * evaluation.latency_s[:2]
+    assert none[0] == pytest.approx(run_s, rel=1e-12)
+    assert half[0] ** 2 - run_s**2 == pytest.approx((whole**2 - run_s**2) / 4, rel=1e-9)
+    assert np.array_equal(half[1], denoise)
+    assert np.array_equal(half[2], margin)
+
+
 def test_no_tie_is_beaten_by_another_tie():
     """Rings and weight gathers have errors of their own: each ties with the best, not together."""
     session = open_session(

@@ -44,7 +44,7 @@ def fit_document(result: Calibration, prior_family: str | None = None) -> dict[s
         "fit_id": fit_id,
         **body,
         "software": _software(result),
-        "created": _today(),
+        "created": today(),
     }
 
 
@@ -101,8 +101,13 @@ def _software(result: Calibration) -> dict[str, Any]:
             if text
         }
     )
+    return {**tool_versions(), "measured_with": measured}
+
+
+def tool_versions() -> dict[str, str]:
+    """Versions of what a fit is computed with."""
     tools = {name: _version(name) for name in ("perfmodel", "numpy", "scipy", "optuna")}
-    return {"python": platform.python_version(), **tools, "measured_with": measured}
+    return {"python": platform.python_version(), **tools}
 
 
 def _version(package: str) -> str:
@@ -112,7 +117,7 @@ def _version(package: str) -> str:
         return "unknown"
 
 
-def _today() -> str:
+def today() -> str:
     """UTC date, or that of SOURCE_DATE_EPOCH for reproducible files."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     moment = datetime.fromtimestamp(int(epoch), UTC) if epoch else datetime.now(UTC)

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from perfmodel.calibrate.checks import check_fit, check_rows, rate_fracs
 from perfmodel.calibrate.exclude import exclude
+from perfmodel.calibrate.explore import Options
 from perfmodel.calibrate.laws_fit import FitLaw, fit_laws
 from perfmodel.calibrate.metrics import by_kernel, error_summary, grouped, size_classes
 from perfmodel.calibrate.records import Records, Rows, read_records
 from perfmodel.calibrate.split import SALT, held_out, top_work
-from perfmodel.calibrate.study import Found, Objective, Options, search
+from perfmodel.calibrate.study import Found, Objective, search
 from perfmodel.cost.machine import Rates
 from perfmodel.errors import BadInput, Problem
 from perfmodel.spec.hardware import Device

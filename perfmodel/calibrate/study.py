@@ -9,20 +9,25 @@ Sampler seeds are fixed: one job gives the same bits.
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perfmodel.calibrate.explore import (
+    Options,
+    finished,
+    from_unit,
+    open_study,
+    run_study,
+    to_unit,
+)
 from perfmodel.calibrate.laws_fit import FACTORS, FitLaw, kernel_names
 from perfmodel.cost.fits import Parameter
 from perfmodel.cost.machine import Rates
-from perfmodel.errors import BadInput, Problem
 
 if TYPE_CHECKING:
     import optuna
@@ -48,29 +53,6 @@ row, nothing in a table of thousands, a stay in tables of dozens."""
 FEW_ROWS, MOST_STARTS = 1200, 12
 
 KERNEL_LOW, KERNEL_HIGH = 0.25, 4.0
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How a law is searched.
-
-    Attributes:
-        trials: trials of the study.
-        jobs: threads of the study (more than one is not bit for bit repeatable).
-        timeout_s: stop the study of a law after this time.
-        sampler: ``tpe`` or ``cmaes``.
-        seed: of the sampler and of the row sample.
-        storage: journal file, RDB URL, or None for memory only.
-        polish: refine with scipy.
-    """
-
-    trials: int = 60
-    jobs: int = 1
-    timeout_s: float | None = None
-    sampler: str = "tpe"
-    seed: int = 20260901
-    storage: str | None = None
-    polish: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,27 +101,6 @@ class Space:
         return np.array([to_unit(p, merged.get(p.name, p.default)) for p in self.bounds()])
 
 
-def from_unit(p: Parameter, x: float) -> float:
-    """Value of `p` at `x` in 0..1 (logarithmic parameters geometrically; nearest of a grid)."""
-    if p.grid:
-        return p.grid[min(int(x * len(p.grid)), len(p.grid) - 1)]
-    if p.log:
-        return float(p.low * (p.high / p.low) ** x)
-    return float(p.low + (p.high - p.low) * x)
-
-
-def to_unit(p: Parameter, value: float) -> float:
-    """Inverse of `from_unit`, clipped to 0..1 (the middle of a grid value's share)."""
-    if p.grid:
-        nearest = int(np.argmin(np.abs(np.asarray(p.grid) - value)))
-        return (nearest + 0.5) / len(p.grid)
-    if p.log:
-        x = np.log(value / p.low) / np.log(p.high / p.low)
-    else:
-        x = (value - p.low) / (p.high - p.low)
-    return float(np.clip(x, 0.0, 1.0))
-
-
 class Objective:
     """Log errors of a law on a set of rows, as a function of the unit cube."""
 
@@ -186,8 +147,8 @@ def search(
     few = _some(index, SAMPLE_ROWS, options.seed)
     sample, full = Objective(law, rates, few), Objective(law, rates, index)
     middle = Objective(law, rates, _some(index, POLISH_ROWS, options.seed))
-    study = _study(options, f"{study_name}:{_digest(law, few)}")
-    _run(study, sample, options)
+    study = open_study(options, f"{study_name}:{_digest(law, few)}")
+    run_study(study, sample.space.bounds(), sample.loss, options)
     starts = [*_data_starts(full), *_candidates(study, sample.space, len(index))]
     if options.polish:
         starts = _shortlist(middle, starts)
@@ -225,10 +186,7 @@ def _data_starts(problem: Objective) -> list[FloatArray]:
 def _candidates(study: optuna.Study, space: Space, rows: int) -> list[FloatArray]:
     """The best trials; one for every choice of the parameters that only take a few values."""
     bounds = space.bounds()
-    finished = sorted(
-        (t for t in study.trials if t.value is not None), key=lambda t: (t.value or 0.0, t.number)
-    )
-    points = [np.array([t.params[p.name] for p in bounds]) for t in finished]
+    points = finished(study, bounds)
     many = int(np.clip(FEW_ROWS // max(rows, 1), 1, MOST_STARTS))
     if not any(p.grid for p in bounds):
         return points[:many]
@@ -258,96 +216,6 @@ def _digest(law: FitLaw, index: NDArray[np.intp]) -> str:
     for name in sorted(rows.columns):
         state.update(np.ascontiguousarray(rows.columns[name]).tobytes())
     return state.hexdigest()[:12]
-
-
-def _study(options: Options, name: str) -> optuna.Study:
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = _sampler(options)
-    try:
-        return optuna.create_study(
-            study_name=name,
-            storage=_storage(options.storage),
-            sampler=sampler,
-            load_if_exists=True,
-        )
-    except (OSError, ValueError, KeyError) as error:
-        raise _unusable(options.storage, error) from None
-
-
-def check_storage(target: str | None) -> None:
-    """Refuse a journal that cannot be opened before anything is fitted.
-
-    Raises:
-        BadInput: why it cannot be opened.
-    """
-    try:
-        _storage(target)
-    except (OSError, ValueError) as error:
-        raise _unusable(target, error) from None
-
-
-def _unusable(target: str | None, error: Exception) -> BadInput:
-    reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:120]
-    message = (
-        f"--storage {target} cannot be used for a study: {reason}; "
-        "name a journal file in a folder of yours, or a database URL"
-    )
-    return BadInput(Problem("storage", message, "--storage", target))
-
-
-def _storage(target: str | None) -> Any:
-    """Journal file for a path, an RDB for a URL, memory for None."""
-    import optuna
-
-    if target is None or "://" in target:
-        return target
-    from optuna.storages.journal import JournalFileBackend
-
-    Path(target).parent.mkdir(parents=True, exist_ok=True)
-    return optuna.storages.JournalStorage(JournalFileBackend(target))
-
-
-def _sampler(options: Options) -> Any:
-    import optuna
-
-    if options.sampler == "cmaes":
-        try:
-            import cmaes  # noqa: F401
-        except ImportError as err:
-            raise BadInput(
-                Problem(
-                    "sampler",
-                    "--sampler cmaes needs the package cmaes: pip install perfmodel[cmaes]",
-                    field="--sampler",
-                    value="cmaes",
-                    legal_values=("tpe", "cmaes"),
-                )
-            ) from err
-        return optuna.samplers.CmaEsSampler(seed=options.seed)
-    return optuna.samplers.TPESampler(
-        seed=options.seed, multivariate=True, n_startup_trials=20, n_ei_candidates=16
-    )
-
-
-def _run(study: optuna.Study, problem: Objective, options: Options) -> None:
-    """Run the trials that are still missing (a resumed study keeps its own)."""
-    bounds = problem.space.bounds()
-    if not study.trials:
-        study.enqueue_trial({p.name: to_unit(p, p.default) for p in bounds})
-
-    def objective(trial: optuna.Trial) -> float:
-        unit = np.array([trial.suggest_float(p.name, 0.0, 1.0) for p in bounds])
-        return problem.loss(unit)
-
-    missing = options.trials - sum(t.value is not None for t in study.trials)
-    if missing > 0:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            study.optimize(
-                objective, n_trials=missing, n_jobs=options.jobs, timeout=options.timeout_s
-            )
 
 
 def _polish(

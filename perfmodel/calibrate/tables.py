@@ -1,7 +1,7 @@
 """The tables of ``calibration/README.md``: ``python -m perfmodel.calibrate.tables``.
 
 Rewrites the parts between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``: the accuracy of the
-shipped fits and what each parameter means.
+shipped fits, what each parameter means, and the engine terms that runs have fitted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from perfmodel.catalog import data_roots
 from perfmodel.cost import attention, collective, gemm, media, pointwise, quantize, transfer
 from perfmodel.cost.fits import Parameter
+from perfmodel.units import PERCENT
 
 COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("product bf16, large", "gemm/bf16", "m>=4096 n,k>=2048"),
@@ -81,6 +82,61 @@ def parameter_tables() -> str:
     return "\n\n".join(blocks)
 
 
+def engine_table(files: Iterable[Mapping[str, Any]]) -> str:
+    """Runs behind each engine's terms, and errors of unseen sources before and after the fit."""
+    lines = [
+        "| terms of | runs | independent | sources | unseen sources, error in % | fitted terms |",
+        "|---|---|---|---|---|---|",
+    ]
+    for data in files:
+        about = data["fit"]
+        error = {name: _percent(found) for name, found in about["held_out"].items()}
+        fitted = [n for n, term in data["terms"].items() if term["provenance"] == "fitted"]
+        cells = (
+            data["engine"],
+            about["rows"],
+            about["independent_rows"],
+            about["sources"],
+            " to ".join(error.values()) or about["kept"][""],
+            ", ".join(f"`{name}`" for name in fitted) or "none",
+        )
+        lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def _percent(found: Mapping[str, float]) -> str:
+    return f"{found['weighted'] * PERCENT:.1f}"
+
+
+def term_table(files: Iterable[Mapping[str, Any]]) -> str:
+    """Every fitted engine term: its prior, its value and the runs that identify it."""
+    lines = [
+        "| term | of | prior | fitted | bounds | runs | sources |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for data in files:
+        for name, term in data["terms"].items():
+            if term["provenance"] == "fitted" and "records" in term:
+                bound = ", at its bound" if term["at_bound"] else ""
+                cells = (
+                    f"`{name}`",
+                    data["engine"],
+                    f"{term['prior']:g}",
+                    f"{term['value']:g}{bound}",
+                    f"{term['low']:g} to {term['high']:g}",
+                    term["rows"],
+                    term["sources"],
+                )
+                lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def shipped_terms(folder: Path) -> list[dict[str, Any]]:
+    """Terms files that a fit wrote, by name."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    return [data for data in found if "fit" in data]
+
+
 def _bounds(p: Parameter) -> str:
     if p.grid:
         return ", ".join(f"{value:g}" for value in p.grid)
@@ -105,7 +161,10 @@ def main() -> None:
     target = root / "README.md"
     text = target.read_text(encoding="utf-8")
     text = fill(text, "accuracy", accuracy_table(shipped_fits(root / "fits")))
-    target.write_text(fill(text, "parameters", parameter_tables()), encoding="utf-8")
+    terms = shipped_terms(root / "engines")
+    text = fill(text, "parameters", parameter_tables())
+    text = fill(text, "engines", engine_table(terms))
+    target.write_text(fill(text, "terms", term_table(terms)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from perfmodel.calibrate.explore import Options
 from perfmodel.calibrate.laws_fit import FACTORS, FitLaw, fit_laws
 from perfmodel.calibrate.metrics import error_summary
 from perfmodel.calibrate.records import Records, Rows, read_records
-from perfmodel.calibrate.study import Found, Options, search
+from perfmodel.calibrate.study import Found, search
 from perfmodel.catalog import load_device
 from perfmodel.cost.machine import Rates
 from perfmodel.errors import BadInput, Problem

@@ -330,18 +330,27 @@ def load_terms(engine: str) -> dict[str, Any]:
     """The fitted terms of an engine (``calibration/engines/<engine>.json``), empty if none.
 
     A file that ``inherits`` takes terms and spreads that it does not state from another engine;
-    what is taken over is a prior here, however well the other engine's runs identified it.
+    what is taken over is a prior here, however well the other engine's runs identified it, unless
+    runs of this engine were among them (``engines`` of the term).
     """
-    own = _json_file("calibration/engines", engine) or {}
+    own = own_terms(engine)
     if "inherits" not in own:
         return own
     base = load_terms(own["inherits"])
-    taken = {name: {**term, "provenance": "prior"} for name, term in base["terms"].items()}
+    taken = {
+        name: term if engine in term.get("engines", ()) else {**term, "provenance": "prior"}
+        for name, term in base["terms"].items()
+    }
     return {
         **own,
         "terms": {**taken, **own.get("terms", {})},
         "spread": {**base.get("spread", {}), **own.get("spread", {})},
     }
+
+
+def own_terms(engine: str) -> dict[str, Any]:
+    """What an engine's terms file itself states, empty if there is none."""
+    return _json_file("calibration/engines", engine) or {}
 
 
 def _json_file(folder: str, stem: str) -> dict[str, Any] | None:

@@ -1,9 +1,9 @@
-"""`perfmodel calibrate`: fit the cost laws of a device to microbenchmark records."""
+"""`perfmodel calibrate`: fit kernel laws to microbenchmarks, or engine terms to whole runs."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,77 +13,170 @@ if TYPE_CHECKING:
     from perfmodel.calibrate.run import Calibration
     from perfmodel.spec.hardware import Device
 
+Paths = list[Path] | None
+Texts = list[str] | None
+LAW_TRIALS = 60
+RUN_TRIALS = 12
+ONLY_LAWS = ("device", "laws", "prior", "extrapolation", "excluded")
+"""Arguments that mean nothing for whole runs."""
+
+RecordsFlag = Annotated[
+    Paths, typer.Option("--records", help="folder of CSV files, or one file; repeatable")
+]
+RunsFlag = Annotated[
+    Paths, typer.Option("--runs", help="measured whole runs (JSONL): fit engine terms; repeatable")
+]
+DeviceFlag = Annotated[
+    str | None, typer.Option("--device", help="id in hardware/, or a hardware YAML")
+]
+EngineFlag = Annotated[
+    Texts, typer.Option("--engine", help="runs: only the terms of this engine; repeatable")
+]
+OutFlag = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        help="fit file, default calibration/fits/<device>.json; with --runs the folder of terms "
+        "files, default calibration/engines",
+    ),
+]
+TrialsFlag = Annotated[
+    int | None,
+    typer.Option(
+        "--trials", min=1, help=f"trials of each study; {LAW_TRIALS}, with --runs {RUN_TRIALS}"
+    ),
+]
+JobsFlag = Annotated[
+    int,
+    typer.Option(
+        "--jobs",
+        min=1,
+        help="threads of a law's study (more than 1 is not repeatable bit by bit); with --runs "
+        "processes",
+    ),
+]
+TimeoutFlag = Annotated[
+    float | None, typer.Option("--timeout", min=0.1, help="seconds for each study")
+]
+StorageFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--storage",
+        help="Optuna journal file or RDB URL; default calibration/studies/<device>.journal, with "
+        "--runs calibration/studies/engines.journal",
+    ),
+]
+SamplerFlag = Annotated[str, typer.Option("--sampler", help="tpe, or cmaes")]
+PolishFlag = Annotated[bool, typer.Option(help="refine with scipy after the study")]
+LawsFlag = Annotated[str, typer.Option("--laws", help="only these, e.g. gemm/bf16,attention")]
+PriorFlag = Annotated[
+    str | None, typer.Option("--prior", help="family that lends the laws without records")
+]
+ExtrapolationFlag = Annotated[
+    bool,
+    typer.Option("--extrapolation", help="also fit without the top tenth of work and test it"),
+]
+ExcludeFlag = Annotated[
+    Texts,
+    typer.Option("--exclude", help="rows to leave out: collective:num_ranks=4,8; repeatable"),
+]
+SeedFlag = Annotated[int, typer.Option("--seed", help="of the study")]
+
 
 def command(
-    records: Annotated[
-        list[Path], typer.Option("--records", help="folder of CSV files, or one file; repeatable")
-    ],
-    device: Annotated[str, typer.Option("--device", help="id in hardware/, or a hardware YAML")],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="fit file; default calibration/fits/<device>.json")
-    ] = None,
-    trials: Annotated[int, typer.Option("--trials", min=1, help="trials of each law's study")] = 60,
-    jobs: Annotated[
-        int, typer.Option("--jobs", min=1, help="threads; more than 1 is not repeatable bit by bit")
-    ] = 1,
-    timeout: Annotated[
-        float | None, typer.Option("--timeout", min=0.1, help="seconds for each law's study")
-    ] = None,
-    storage: Annotated[
-        str | None,
-        typer.Option(
-            "--storage",
-            help="Optuna journal file or RDB URL; default calibration/studies/<device>.journal",
-        ),
-    ] = None,
-    sampler: Annotated[str, typer.Option("--sampler", help="tpe, or cmaes")] = "tpe",
-    polish: Annotated[bool, typer.Option(help="refine with scipy after the study")] = True,
-    laws: Annotated[str, typer.Option("--laws", help="only these, e.g. gemm/bf16,attention")] = "",
-    prior: Annotated[
-        str | None, typer.Option("--prior", help="family that lends the laws without records")
-    ] = None,
-    extrapolation: Annotated[
-        bool,
-        typer.Option("--extrapolation", help="also fit without the top tenth of work and test it"),
-    ] = False,
-    excluded: Annotated[
-        list[str] | None,
-        typer.Option("--exclude", help="rows to leave out: collective:num_ranks=4,8; repeatable"),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="of the study")] = 20260901,
+    records: RecordsFlag = None,
+    device: DeviceFlag = None,
+    runs: RunsFlag = None,
+    engine: EngineFlag = None,
+    out: OutFlag = None,
+    trials: TrialsFlag = None,
+    jobs: JobsFlag = 1,
+    timeout: TimeoutFlag = None,
+    storage: StorageFlag = None,
+    sampler: SamplerFlag = "tpe",
+    polish: PolishFlag = True,
+    laws: LawsFlag = "",
+    prior: PriorFlag = None,
+    extrapolation: ExtrapolationFlag = False,
+    excluded: ExcludeFlag = None,
+    seed: SeedFlag = 20260901,
 ) -> None:
-    """Fit the cost laws to RECORDS and write calibration/fits/<device>.json."""
-    from perfmodel.calibrate.fitfile import check_writable
-    from perfmodel.calibrate.run import calibrate
-    from perfmodel.calibrate.study import Options, check_storage
+    """Fit cost laws to RECORDS of a device, or engine terms to measured whole RUNS."""
+    given = dict(locals())
+    _check(given)
+    if runs:
+        from perfmodel.cli.calibrate_runs import fit_engines
 
-    hardware = read_hardware(device)
-    if sampler not in ("tpe", "cmaes"):
-        raise BadInput(_choice("--sampler", sampler, ("tpe", "cmaes")))
-    if prior is not None:
-        _check_family(prior)
-    target = out or Path("calibration") / "fits" / f"{hardware.id}.json"
-    check_writable(target)
+        options = _options(given, RUN_TRIALS, _default_storage(out, "engines"))
+        fit_engines(runs, engine or [], options, out or Path("calibration") / "engines")
+    else:
+        _fit_device(given)
+
+
+def _check(given: dict[str, Any]) -> None:
+    """One of two inputs, with the flags that belong to it."""
+    found: list[Problem] = []
+    if bool(given["runs"]) == bool(given["records"]):
+        found.append(
+            Problem(
+                "usage",
+                "calibrate takes either --records with --device (microbenchmarks) or --runs "
+                "(measured whole runs)",
+                field="--records",
+            )
+        )
+    elif given["records"] and not given["device"]:
+        found.append(Problem("usage", "--records needs --device, its name", field="--device"))
+    elif given["records"] and given["engine"]:
+        found.append(Problem("usage", "--engine goes with --runs", field="--engine"))
+    elif given["runs"]:
+        found += [
+            Problem("usage", f"--{name} goes with --records", field=f"--{name}")
+            for name in (key.replace("excluded", "exclude") for key in ONLY_LAWS if given[key])
+        ]
+    if given["sampler"] not in ("tpe", "cmaes"):
+        found.append(_choice("--sampler", given["sampler"], ("tpe", "cmaes")))
+    if found:
+        raise BadInput(*found)
+
+
+def _options(given: dict[str, Any], trials: int, storage: str) -> Any:
+    """Options of the studies; a storage that cannot be used is refused."""
+    from perfmodel.calibrate.explore import Options, check_storage
+
     options = Options(
-        trials=trials,
-        jobs=jobs,
-        timeout_s=timeout,
-        sampler=sampler,
-        seed=seed,
-        storage=storage or _default_storage(out, hardware.id),
-        polish=polish,
+        trials=given["trials"] or trials,
+        jobs=given["jobs"],
+        timeout_s=given["timeout"],
+        sampler=given["sampler"],
+        seed=given["seed"],
+        storage=given["storage"] or storage,
+        polish=given["polish"],
     )
     check_storage(options.storage)
+    return options
+
+
+def _fit_device(given: dict[str, Any]) -> None:
+    """Fit the laws of a device and write them."""
+    from perfmodel.calibrate.fitfile import check_writable
+    from perfmodel.calibrate.run import calibrate
+
+    hardware = read_hardware(given["device"])
+    if given["prior"] is not None:
+        _check_family(given["prior"])
+    target = given["out"] or Path("calibration") / "fits" / f"{hardware.id}.json"
+    check_writable(target)
     result = calibrate(
-        records,
+        given["records"],
         hardware,
-        options,
-        only=tuple(part.strip() for part in laws.split(",") if part.strip()),
-        excluded=tuple(excluded or ()),
-        extrapolation=extrapolation,
+        _options(given, LAW_TRIALS, _default_storage(given["out"], hardware.id)),
+        only=tuple(part.strip() for part in given["laws"].split(",") if part.strip()),
+        excluded=tuple(given["excluded"] or ()),
+        extrapolation=given["extrapolation"],
         progress=lambda name: typer.echo(f"fitting {name}", err=True),
     )
-    _show(result, target, prior)
+    _show(result, target, given["prior"])
 
 
 def _show(result: Calibration, target: Path, prior: str | None) -> None:
@@ -110,11 +203,11 @@ def read_hardware(name: str) -> Device:
     return read_device(path) if path.suffix in (".yaml", ".yml") else load_device(name)
 
 
-def _default_storage(out: Path | None, device_id: str) -> str:
-    """A journal beside a given fit file, else in calibration/studies."""
-    if out is not None:
-        return str(out.with_suffix(".journal"))
-    return str(Path("calibration") / "studies" / f"{device_id}.journal")
+def _default_storage(out: Path | None, name: str) -> str:
+    """A journal beside a given fit file (in a given folder), else in calibration/studies."""
+    if out is None:
+        return str(Path("calibration") / "studies" / f"{name}.journal")
+    return str(out.with_suffix(".journal") if out.suffix else out / f"{name}.journal")
 
 
 def _check_family(name: str) -> None:

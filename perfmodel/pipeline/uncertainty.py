@@ -5,7 +5,8 @@ terms file, from held-out residuals where there are runs, else a stated prior). 
 are common to all its operators and to all configurations, so within a kind they add up, between
 kinds they add in squares; in a difference of two configurations they cancel as far as both spend
 the same time on that kind.  What no kind explains (the release of the engine and its libraries,
-clocks, settings that a source does not state) scales a whole run: ``run.image`` and ``run.video``.
+clocks, settings that a source does not state) scales a whole run: ``run.image`` and ``run.video``,
+or ``run.video.fitted`` on devices with fitted kernel laws and ``run.video.prior`` on others.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.pipeline.evaluate import STAGES, Evaluation
+from perfmodel.pipeline.evaluate import STAGES, Evaluation, Job
 from perfmodel.pipeline.lines import Column, Stage
 
 REPEAT_FRAC = 0.01
@@ -25,6 +26,9 @@ DEFAULT_SPREAD = {"measured": 0.03, "fitted": 0.08, "prior": 0.36, "datasheet": 
 
 RUN_SPREAD = {"run.image": 0.25, "run.video": 0.15}
 """Relative 80 % half-width of a whole run, for an engine without a value of its own."""
+
+RUN_LAW = "gemm/bf16"
+"""The law whose provenance says whether the kernels of a device were measured."""
 
 
 def spread(name: str, provenance: str, table: Mapping[str, float]) -> float:
@@ -48,20 +52,37 @@ def parts_s(stage: Stage, table: Mapping[str, float]) -> Iterator[tuple[str, Col
         )
 
 
-def _errors_s(evaluation: Evaluation, names: tuple[str, ...]) -> dict[str, Column]:
-    """Error in seconds by independent source, ``[N]`` each."""
+def _kinds_s(evaluation: Evaluation, names: tuple[str, ...]) -> dict[str, Column]:
+    """Error in seconds by kind of time, ``[N]`` each."""
     table = evaluation.job.spread
     errors: dict[str, Column] = {}
     for name in names:
         for source, seconds, halfwidth_frac in parts_s(evaluation.stages[name], table):
             errors[source] = errors.get(source, 0.0) + seconds * halfwidth_frac
-    errors["run"] = _run_frac(evaluation) * _sum_s(evaluation, names)
     return errors
 
 
-def _run_frac(evaluation: Evaluation) -> float:
-    name = "run.video" if np.max(evaluation.job.shape.frames) > 1 else "run.image"
-    return evaluation.job.spread.get(name, RUN_SPREAD[name])
+def _errors_s(evaluation: Evaluation, names: tuple[str, ...]) -> dict[str, Column]:
+    """Error in seconds by independent source, ``[N]`` each."""
+    run = run_spread(evaluation.job, "run") * _sum_s(evaluation, names)
+    return {**_kinds_s(evaluation, names), "run": run}
+
+
+def run_class(job: Job) -> str:
+    """What the spread of a whole run depends on: its output, and how its device is known.
+
+    ``video.fitted``: the kernel laws are fitted on this device; ``video.prior``: lent by a family.
+    """
+    output = "video" if np.max(job.shape.frames) > 1 else "image"
+    law = job.machine.laws.get(RUN_LAW)
+    return f"{output}.{'prior' if law is None else law.provenance}"
+
+
+def run_spread(job: Job, name: str) -> float:
+    """``run``: relative half-width that scales a whole run; ``parts``: see `halfwidth_s`."""
+    special = f"{name}.{run_class(job)}"
+    general = special.rpartition(".")[0]
+    return job.spread.get(special, job.spread.get(general, RUN_SPREAD.get(general, 1.0)))
 
 
 def _sum_s(evaluation: Evaluation, names: tuple[str, ...]) -> Column:
@@ -69,11 +90,23 @@ def _sum_s(evaluation: Evaluation, names: tuple[str, ...]) -> Column:
     return sum((evaluation.stages[name].total_s for name in names), start)
 
 
+def parts_frac(evaluation: Evaluation) -> Column:
+    """Relative 80 % half-width of the request from the kinds of time alone, ``[N]``."""
+    squares = sum((e**2 for e in _kinds_s(evaluation, STAGES).values()), np.zeros(1))
+    return np.asarray(np.sqrt(squares) / evaluation.latency_s)
+
+
 def halfwidth_s(evaluation: Evaluation, names: tuple[str, ...] = STAGES) -> Column:
-    """80 % half-width of the sum of some stages, ``[N]`` seconds."""
+    """80 % half-width of the sum of some stages, ``[N]`` seconds.
+
+    Terms that were fitted to whole requests leave the sum of the stages better known than each of
+    them: where runs have shown by how much, the kinds' share of a request is multiplied by
+    ``parts`` of its class.
+    """
+    share = run_spread(evaluation.job, "parts") if names == STAGES else 1.0
     total = np.zeros(len(evaluation.layouts))
-    for error in _errors_s(evaluation, names).values():
-        total = total + error**2
+    for source, error in _errors_s(evaluation, names).items():
+        total = total + (error if source == "run" else share * error) ** 2
     return np.sqrt(total + (REPEAT_FRAC * _sum_s(evaluation, names)) ** 2)
 
 

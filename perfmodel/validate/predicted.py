@@ -75,36 +75,67 @@ def _by_key(
     assert stages is not None
     assert latency is not None
     scale = latency / (one.latency_ms or latency)
-    values = {name: getattr(stages, name) or 0.0 for name in type(stages).model_fields}
     assert answer.workload is not None
-    steps = answer.workload.steps
-    forwards = answer.workload.forwards or steps
-    per_rank = -(-forwards // max(asked.parallel.cfg, 1))
-    overhead = client_overhead_ms(asked)
-    written = values["video_encode"] if _stops_before_the_file(asked) else 0.0
-    result = {
-        **timers.shown_ms(values),
-        "denoise_per_step": values["denoise"] / steps,
-        "transformer_forward": values["denoise"] / max(per_rank, 1),
-        "pipeline_forward": (one.pipeline_forward_ms or 0.0) * scale,
-        "generation": (one.pipeline_forward_ms or 0.0) * scale,
-        "server": latency,
-        "e2e": latency - written,
-        "client": latency + overhead,
-        "stage_gen": latency - values["video_encode"],
+    result = by_key(
+        {name: getattr(stages, name) or 0.0 for name in type(stages).model_fields},
+        latency,
+        (one.pipeline_forward_ms or 0.0) * scale,
+        steps=answer.workload.steps,
+        forwards=rank_forwards(
+            answer.workload.forwards or answer.workload.steps, asked.parallel.cfg
+        ),
+        client=client_overhead_ms(asked),
+        to_result=_stops_before_the_file(asked),
+        timers=timers,
+    )
+    return {
+        key: value for key, value in result.items() if record.steps is not None or key not in WHOLE
     }
-    if record.steps is None:
-        whole = (
-            "denoise",
-            "e2e",
-            "server",
-            "client",
-            "stage_gen",
-            "pipeline_forward",
-            "generation",
-        )
-        result = {key: value for key, value in result.items() if key not in whole}
-    return result
+
+
+WHOLE = ("denoise", "e2e", "server", "client", "stage_gen", "pipeline_forward", "generation")
+"""Keys whose time depends on a number of steps that the record must state."""
+
+
+def by_key(
+    stages: dict[str, float],
+    latency: float,
+    forward: float,
+    *,
+    steps: int,
+    forwards: int,
+    client: float,
+    to_result: bool,
+    timers: StageTimers,
+) -> dict[str, float]:
+    """Milliseconds by measured key, from milliseconds; each key by its own meaning.
+
+    Args:
+        stages: the six stages.
+        latency: the request.
+        forward: the pipeline's forward.
+        steps: of the request.
+        forwards: of one rank.
+        client: what an HTTP client sees beyond the server's own time.
+        to_result: the published end-to-end time ends before the file is written.
+        timers: what the engine's stage timers show.
+    """
+    return {
+        **timers.shown_ms(stages),
+        "denoise_per_step": stages["denoise"] / steps,
+        "transformer_forward": stages["denoise"] / max(forwards, 1),
+        "pipeline_forward": forward,
+        "generation": forward,
+        "server": latency,
+        "e2e": latency - (stages["video_encode"] if to_result else 0.0),
+        "client": latency + client,
+        "stage_gen": latency - stages["video_encode"],
+    }
+
+
+def rank_forwards(forwards: int, cfg: int) -> int:
+    """Transformer forwards of the busiest rank: guidance ranks share them."""
+    return -(-forwards // max(cfg, 1))
 
 
 def _stops_before_the_file(asked: Question) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from perfmodel.api.session import open_session
+from perfmodel.engines.base import Behaviour
 from perfmodel.pipeline.evaluate import COPYING, evaluate
 from perfmodel.pipeline.lines import Stage
 from perfmodel.spec.parallel import Layouts
@@ -64,14 +66,21 @@ class StageTimers:
 def timers_of(asked: Question) -> StageTimers:
     """The timers of the engine that a record ran on."""
     session = open_session(asked.workload, asked.system, engine=asked.engine, options=asked.options)
-    behaviour = session.behaviour
+    layouts = Layouts.of([asked.parallel])
+    return stage_timers(session.behaviour, lambda: evaluate(session.job, layouts).stages)
+
+
+def stage_timers(
+    behaviour: Behaviour, evaluated: Callable[[], Mapping[str, Stage]] | None = None
+) -> StageTimers:
+    """The timers of an engine; without its stages, only what does not depend on them."""
     encodes = behaviour.encodes_while_decoding
     if behaviour.timers_wait:
         return StageTimers(encodes=encodes)
     known = behaviour.platform == "cuda"
-    if not behaviour.runs_ahead:
+    if not behaviour.runs_ahead or evaluated is None:
         return StageTimers(waits=False, known=known, encodes=encodes)
-    stages = evaluate(session.job, Layouts.of([asked.parallel])).stages
+    stages = evaluated()
     # Copies of weights are waited for in every layer.
     copies = behaviour.options.offload in COPYING
     return StageTimers(

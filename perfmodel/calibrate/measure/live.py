@@ -20,13 +20,13 @@ import torch
 
 from perfmodel.calibrate import presets
 from perfmodel.calibrate.cases import AttentionCase, Case, CollectiveCase
+from perfmodel.calibrate.explore import Options
 from perfmodel.calibrate.fitfile import fit_document
 from perfmodel.calibrate.measure import collectives, kernels, slices, worker
 from perfmodel.calibrate.measure.bench import BenchRequest, run_bench
 from perfmodel.calibrate.measure.device import Device, open_device
 from perfmodel.calibrate.measure.timing import buffer_sets, time_calls
 from perfmodel.calibrate.run import calibrate
-from perfmodel.calibrate.study import Options
 from perfmodel.catalog import build_system, load_device, read_device
 from perfmodel.cost import Machine, cost
 from perfmodel.ops import Collective, Op

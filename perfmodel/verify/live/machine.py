@@ -10,12 +10,12 @@ import torch
 
 from perfmodel.calibrate import presets
 from perfmodel.calibrate.cases import AttentionCase, Case
+from perfmodel.calibrate.explore import Options
 from perfmodel.calibrate.fitfile import fit_document, write_fit
 from perfmodel.calibrate.measure import card, collectives, kernels
 from perfmodel.calibrate.measure.bench import BenchRequest, run_bench
 from perfmodel.calibrate.measure.device import Device
 from perfmodel.calibrate.run import calibrate
-from perfmodel.calibrate.study import Options
 from perfmodel.catalog import find, load_device, read_device
 from perfmodel.errors import MissingData, Problem
 from perfmodel.spec import hardware

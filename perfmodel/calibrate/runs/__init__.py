@@ -1,0 +1,1 @@
+"""Engine terms and interval widths from measured whole runs."""

@@ -1,0 +1,182 @@
+"""Measured runs as questions that the pipeline answers again under other engine terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from perfmodel import catalog
+from perfmodel.api.session import open_session
+from perfmodel.engines.base import Behaviour, problems
+from perfmodel.errors import PerfmodelError
+from perfmodel.pipeline.evaluate import Job, evaluate
+from perfmodel.pipeline.uncertainty import parts_frac
+from perfmodel.spec.parallel import Layouts
+from perfmodel.spec.record import END_TO_END_KEYS, RunRecord
+from perfmodel.units import MS_PER_S
+from perfmodel.validate.predicted import WHOLE, by_key, rank_forwards
+from perfmodel.validate.questions import Question, Skip, question
+from perfmodel.validate.timers import stage_timers
+
+STAGE_KEYS = ("vae_encode", "vae_decode")
+STEP_KEYS = ("denoise", "denoise_per_step", "transformer_forward")
+CLIENT_TERM = "client_overhead_s"
+
+Values = Mapping[str, Mapping[str, float]]
+"""Values of engine terms by file and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One run under some terms.
+
+    Attributes:
+        log_s: logarithm of the predicted seconds of each target.
+        parts_frac: relative 80 % half-width of the request from the kinds of time alone.
+        reads: names of the terms that were looked up.
+    """
+
+    log_s: tuple[float, ...]
+    parts_frac: float
+    reads: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measured run.
+
+    Attributes:
+        chain: the engine's terms file and those that it inherits from, nearest first.
+        own: names of the terms that each of them states itself.
+        targets: measured seconds by key: stages, then the whole request.
+        question: what is alike in repeated measurements of one configuration.
+    """
+
+    record: RunRecord
+    job: Job
+    layouts: Layouts
+    chain: tuple[str, ...]
+    own: tuple[frozenset[str], ...]
+    targets: Mapping[str, float]
+    question: str
+
+    @property
+    def source(self) -> str:
+        """Whose measurement it is: runs of one source never lie in both halves."""
+        return self.record.source or self.record.id
+
+    def under(self, file: str, name: str) -> bool:
+        """Whether a value of `name` in `file` would hold here."""
+        if file not in self.chain:
+            return False
+        nearer = self.own[: self.chain.index(file)]
+        return not any(name in names for names in nearer)
+
+    def terms(self, values: Values) -> dict[str, float]:
+        """Terms of this run with those of `values` that hold here, the nearest file last."""
+        found = dict(self.job.machine.terms)
+        for file in reversed(self.chain):
+            found.update({n: v for n, v in values.get(file, {}).items() if self.under(file, n)})
+        return found
+
+    def outcome(self, terms: Mapping[str, float], fitted: frozenset[str] | None = None) -> Outcome:
+        """Evaluate the run.
+
+        Args:
+            terms: engine terms by name.
+            fitted: those that count as fitted; None: as in the terms files.
+        """
+        traced = _Traced(terms)
+        machine = replace(self.job.machine, terms=traced)
+        if fitted is not None:
+            machine = replace(machine, fitted_terms=fitted)
+        job = replace(self.job, machine=machine)
+        evaluation = evaluate(job, self.layouts)
+        milliseconds = by_key(
+            {n: float(stage.total_s[0]) * MS_PER_S for n, stage in evaluation.stages.items()},
+            float(evaluation.latency_s[0]) * MS_PER_S,
+            float(evaluation.forward_s[0]) * MS_PER_S,
+            steps=int(job.shape.steps),
+            forwards=rank_forwards(int(job.shape.forwards), int(self.layouts.cfg[0])),
+            client=machine.term(CLIENT_TERM, 0.0) * MS_PER_S if "client" in self.targets else 0.0,
+            to_result=job.behaviour.time_ends == "result",
+            timers=stage_timers(job.behaviour, lambda: evaluation.stages),
+        )
+        logs = tuple(float(np.log(milliseconds[key] / MS_PER_S)) for key in self.targets)
+        return Outcome(logs, float(parts_frac(evaluation)[0]), frozenset(traced.names))
+
+
+class _Traced(dict[str, float]):
+    """Terms that remember which names were asked for."""
+
+    def __init__(self, terms: Mapping[str, float]) -> None:
+        super().__init__(terms)
+        self.names: set[str] = set()
+
+    def __contains__(self, name: object) -> bool:
+        self.names.add(str(name))
+        return super().__contains__(name)
+
+
+def cases_of(records: Iterable[RunRecord]) -> list[Case]:
+    """Runs that can be predicted, are not doubtful and measure a stage or a request."""
+    found = []
+    for record in records:
+        if record.doubtful:
+            continue
+        try:
+            case = _case(record)
+        except (Skip, PerfmodelError):
+            continue
+        if case.targets:
+            found.append(case)
+    return found
+
+
+def _case(record: RunRecord) -> Case:
+    asked = question(record)
+    layouts = Layouts.of([asked.parallel])
+    session = open_session(asked.workload, asked.system, engine=asked.engine, options=asked.options)
+    found = problems(session.engine.rules(), session.context, asked.parallel)
+    errors = [problem.message for problem in found if problem.severity == "error"]
+    if errors:
+        raise Skip(errors[0])
+    chain = terms_chain(session.behaviour.terms)
+    own = tuple(frozenset(catalog.own_terms(file).get("terms", {})) for file in chain)
+    return Case(
+        record=record,
+        job=session.job,
+        layouts=layouts,
+        chain=chain,
+        own=own,
+        targets=_targets(record, session.behaviour),
+        question=_alike(record, asked),
+    )
+
+
+def terms_chain(file: str) -> tuple[str, ...]:
+    """A terms file and those that it inherits from, nearest first."""
+    base = catalog.own_terms(file).get("inherits")
+    return (file,) if base is None else (file, *terms_chain(base))
+
+
+def _targets(record: RunRecord, behaviour: Behaviour) -> dict[str, float]:
+    """Seconds by key: the VAE, one key of the denoiser, one of the request."""
+    timers = stage_timers(behaviour)
+    keys = [key for key in STAGE_KEYS if key in record.measured_ms]
+    for names in (STEP_KEYS, END_TO_END_KEYS):
+        keys += [key for key in names if key in record.measured_ms][:1]
+    return {
+        key: record.measured_ms[key] / MS_PER_S
+        for key in keys
+        if timers.comparable(record, key) and (record.steps is not None or key not in WHOLE)
+    }
+
+
+def _alike(record: RunRecord, asked: Question) -> str:
+    """The configuration that a run measures; another number of steps is not another one."""
+    workload = asked.workload.model_copy(update={"steps": None, "forwards": None})
+    parts = (record.source, asked.engine, workload, asked.options, asked.parallel)
+    return repr((*parts, asked.system.device.id, asked.system.num_gpus))

@@ -1,0 +1,75 @@
+"""`perfmodel calibrate --runs`: engine terms from measured whole runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from perfmodel.cli.output import warn
+from perfmodel.errors import BadInput, Problem
+
+if TYPE_CHECKING:
+    from perfmodel.calibrate.explore import Options
+    from perfmodel.calibrate.runs.cases import Case
+
+
+def fit_engines(paths: list[Path], engines: list[str], options: Options, out: Path) -> None:
+    """Fit, write ``<engine>.json`` files into `out` and report."""
+    from perfmodel.calibrate.runs.document import document, write_terms
+    from perfmodel.calibrate.runs.evaluations import Evaluations
+    from perfmodel.calibrate.runs.fit import fit_runs
+    from perfmodel.calibrate.runs.report import report_lines
+    from perfmodel.calibrate.runs.spreads import requests
+
+    cases = _cases(paths)
+    _check_engines(engines, cases)
+    evaluations = Evaluations(cases, options.jobs)
+    # Processes share the work of one trial; trials follow one another and are repeatable.
+    one_by_one = replace(options, jobs=1)
+    with evaluations.running():
+        fit = fit_runs(evaluations, one_by_one, engines, lambda name: _say(f"fitting {name}"))
+        found = requests(fit)
+    for line in report_lines(fit, found):
+        typer.echo(line)
+    for one in fit.files:
+        path, older = write_terms(document(fit, one, found, paths), out)
+        if older is not None:
+            _say(f"the fit that was there is kept as {older}")
+        _say(f"wrote {path}")
+
+
+def _cases(paths: list[Path]) -> list[Case]:
+    from perfmodel.calibrate.runs.cases import cases_of
+    from perfmodel.spec.record import read_records
+
+    records, bad = read_records(paths)
+    warn(bad)
+    cases = cases_of(records)
+    if not cases:
+        names = ", ".join(str(path) for path in paths)
+        message = f"{names}: no run that can be predicted; perfmodel validate says why"
+        raise BadInput(*bad, Problem("fit-empty", message, field="--runs", value=names))
+    return cases
+
+
+def _check_engines(engines: Sequence[str], cases: Sequence[Case]) -> None:
+    have = sorted({file for case in cases for file in case.chain})
+    unknown = [name for name in engines if name not in have]
+    if unknown:
+        raise BadInput(*(_unknown(name, have) for name in unknown))
+
+
+def _unknown(name: str, have: list[str]) -> Problem:
+    near = get_close_matches(name, have, 1)
+    hint = f"; nearest: {near[0]}" if near else ""
+    message = f'--engine "{name}" has no run in these records{hint}; they have: {", ".join(have)}'
+    return Problem("engine", message, field="--engine", value=name, legal_values=tuple(have))
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
