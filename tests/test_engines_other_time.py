@@ -428,3 +428,38 @@ def test_bands_over_the_sequence_group_leave_the_guidance_ranks_out():
     assert old == pytest.approx(two, rel=0.01)
     later = decode("sglang-diffusion@2026-07-01")
     assert later < 0.32 * single
+
+
+def test_ranks_encode_in_bands_or_each_the_whole_clip():
+    """SGLang cuts the clips that Wan encodes into bands; Cosmos3 encodes them on every rank."""
+    wan = Workload(model="wan2.1-i2v-14b", task="i2v", width=832, height=480, frames=81, steps=40)
+    nano = Workload(model="cosmos3-nano", task="i2v", width=1280, height=720, frames=189)
+    two = ParallelConfig(ulysses=2, vae_patch=2)
+
+    def encode(work, gpus, layout):
+        return stages("sglang-diffusion", gpus, workload=work, layout=layout)[0]["vae_encode"]
+
+    one = encode(wan, "1xH100", ParallelConfig())
+    # Half of the work, copies that join the rows, and the messages.
+    assert 0.5 * one < encode(wan, "2xH100", two) < 0.65 * one
+    alone = encode(nano, "1xH100", ParallelConfig())
+    assert encode(nano, "2xH100", two) == pytest.approx(alone)
+
+
+def test_bands_join_the_rows_of_their_neighbours_unless_they_are_written_in_place():
+    work = Workload(model="cosmos3-nano", width=1280, height=720, frames=5)
+    layout = ParallelConfig(ulysses=2, vae_patch=2)
+
+    def joined(engine):
+        job = stages(engine, "2xH200", workload=work, layout=layout)[1]
+        lines = evaluate(job, Layouts.of([layout])).stages["vae_decode"].lines
+        return {line.name: line for line in lines if line.name.endswith("join rows")}
+
+    assert not joined("sglang-diffusion@0.5.23")
+    found = joined("sglang-diffusion@0.5.14")
+    # The first convolution reads 48 channels of one latent frame and two past ones, half of the
+    # 46 rows (padded) of 80 columns, once, and writes them once.
+    first = next(
+        line for name, line in found.items() if name.startswith("decode first: conv L0 48")
+    )
+    assert first.bytes[0] * first.count[0] == pytest.approx(2 * 2 * 48 * 3 * 46 * 80 / 2, rel=0.05)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +92,8 @@ class Behaviour:
             through the pipeline stages; None: the stages take turns.
         hsdp_breaks_graph: each attention call leaves the compiled graph under HSDP.
         vae_result_on_rank0: the decoded clip exists on rank 0 only; else it is broadcast.
+        vae_encode_mode: how ranks that share a decode share an encode: ``tile``, ``band`` or
+            ``whole`` (each encodes all of it).
         vae_over_sequence: only the ranks of a sequence group share a decode.
         vae_patch_below_world_legal: degrees between 1 and the world size work.
         vae_tile_px, vae_tile_stride_px: tile edge and step in pixels; 0 when not tiled.
@@ -149,6 +151,7 @@ class Behaviour:
     patch_warmup_steps: int | None = None
     hsdp_breaks_graph: bool = True
     vae_result_on_rank0: bool = True
+    vae_encode_mode: Literal["tile", "band", "whole"] = "tile"
     vae_over_sequence: bool = False
     vae_patch_below_world_legal: bool = True
     vae_tile_px: int = 256

@@ -175,7 +175,7 @@ def _decode(job: Job, layouts: Layouts) -> Stage:
         return pixels * host.CHANNELS * VAE_BYTES
 
     columns = (shape.latent_frames, shape.latent_height, shape.latent_width)
-    maps, index, outputs = _maps(job, layouts, columns, tiling, bands=True)
+    maps, index, outputs = _maps(job, layouts, columns, tiling)
     kind = VaeKind(
         stage="vae_decode",
         ops=partial(_map_ops, job.family.vae_decode, job, behaviour.traits.vae_bits),
@@ -201,7 +201,7 @@ def _encode(job: Job, layouts: Layouts) -> Stage:
         return latent_frames * area * spec.z_channels * VAE_BYTES
 
     columns = (shape.condition_frames, shape.height, shape.width)
-    maps, index, outputs = _maps(job, layouts, columns, tiling, bands=False)
+    maps, index, outputs = _maps(job, layouts, columns, tiling, encode=behaviour.vae_encode_mode)
     kind = VaeKind(
         stage="vae_encode",
         ops=partial(_map_ops, job.family.vae_encode, job, behaviour.traits.vae_encode_bits),
@@ -227,12 +227,23 @@ def _map_ops(
 
 
 def _maps(
-    job: Job, layouts: Layouts, columns: tuple[Ints, Ints, Ints], tiling: Tiling, *, bands: bool
+    job: Job,
+    layouts: Layouts,
+    columns: tuple[Ints, Ints, Ints],
+    tiling: Tiling,
+    *,
+    encode: str = "",
 ) -> tuple[Maps, NDArray[np.intp], Ints]:
-    """Distinct (map, division) cases of one VAE direction, their index, and outputs a request."""
+    """Distinct (map, division) cases of one VAE direction, their index, and outputs a request.
+
+    `encode` is how ranks share an encode, "" for a decode.
+    """
     mode = job.behaviour.options.vae_mode
-    axis = mode.removeprefix("spatial_shard_") if bands and mode != "tile" else ""
+    bands = mode != "tile" and encode in ("", "band")
+    axis = mode.removeprefix("spatial_shard_") if bands else ""
     ranks, world = layouts.vae_patch, layouts.world_size // layouts.dp
+    if encode == "whole":
+        ranks = np.ones_like(ranks)
     if job.behaviour.vae_over_sequence:
         ranks = np.minimum(ranks, layouts.sequence_parallel)
         world = ranks

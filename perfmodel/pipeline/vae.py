@@ -187,7 +187,7 @@ def _around(kind: VaeKind, maps: vae.Maps, dealt: vae.Dealt) -> list[Op]:
         result_bytes = kind.piece_bytes(maps.frames, maps.height, maps.width)
         around.append(vae.broadcast(maps, result_bytes))
     if maps.band_axis:
-        around += vae.band_messages(kind.ops, maps)
+        around += vae.band_messages(kind.ops, maps, joins=not kind.fused)
     return around
 
 

@@ -183,20 +183,45 @@ def blend(dealt: Dealt, overlap: int, piece_bytes: Floats) -> tuple[Op, ...]:
 
 
 def band_messages(
-    build: Callable[[Ints64, Ints64, Ints64], tuple[Op, ...]], maps: Maps
+    build: Callable[[Ints64, Ints64, Ints64], tuple[Op, ...]], maps: Maps, *, joins: bool
 ) -> tuple[Op, ...]:
-    """Halo rows of every convolution and the gathers of the attention map, for banded maps."""
+    """Halo rows of every convolution and the gathers of the attention map, for banded maps.
+
+    Args:
+        build: operators of maps of (frames, height, width).
+        maps: the maps, undivided.
+        joins: the rows that arrive are joined to the band in a copy of it, not written in place.
+    """
     messages: list[Op] = []
     for op in build(maps.frames, maps.height, maps.width):
         if isinstance(op, Conv) and op.kernel[1] > 1:
-            frames = np.asarray(op.out_t) * op.stride[0] + op.kernel[0] - 1
-            across = op.out_w if maps.band_axis == "height" else op.out_h
-            row = np.asarray(op.batch, float) * op.in_channels * frames * across * op.stride[2]
-            halo = _collective(maps, f"{op.name} halo", "p2p", row * VAE_BYTES, op.count)
-            messages.append(replace(halo, launches=2))
+            messages += _halo(op, maps, joins=joins)
         elif isinstance(op, Attention):
             full = np.asarray(op.batch, float) * op.seq_kv * op.heads * op.head_dim * VAE_BYTES
             messages.append(
                 _collective(maps, f"{op.name} gather", "all_gather", 2 * full, op.count)
             )
     return tuple(messages)
+
+
+def _halo(op: Conv, maps: Maps, *, joins: bool) -> list[Op]:
+    """The rows of both neighbours that a convolution reads, and the copy that joins them."""
+    frames = np.asarray(op.out_t) * op.stride[0] + op.kernel[0] - 1
+    high, wide = op.out_h * op.stride[1], op.out_w * op.stride[2]
+    across, along = (wide, high) if maps.band_axis == "height" else (high, wide)
+    row_bytes = np.asarray(op.batch, float) * op.in_channels * frames * across
+    row_bytes = row_bytes * dtype_bytes(op.dtype)
+    halo = _collective(maps, f"{op.name} halo", "p2p", row_bytes, op.count)
+    found: list[Op] = [replace(halo, launches=2)]
+    if joins:
+        band_bytes = row_bytes * along / maps.ranks
+        found.append(
+            Pointwise(
+                name=f"{op.name} join rows",
+                count=op.count * maps.divided,
+                bytes_moved=2 * band_bytes,
+                is_copy=True,
+                strided=True,
+            )
+        )
+    return found

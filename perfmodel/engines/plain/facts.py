@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from perfmodel.engines.base import Commands, Context, Residency, Version
 from perfmodel.errors import BadInput, Problem
@@ -65,6 +65,7 @@ class ModelFacts:
         streams_frames: frames go to the video encoder while the VAE decodes the next (on CUDA).
         timers_wait: stage timers wait for the device.
         runs_ahead: the host does not read results between steps, so that it runs ahead.
+        encode_mode: how the ranks share an encode: ``tile``, ``band`` or ``whole``.
         vae_over_sequence: only the ranks of sequence parallelism share a decode.
         vae_autocast: the VAE runs under autocast, which computes norms in fp32.
     """
@@ -99,6 +100,7 @@ class ModelFacts:
     streams_frames: bool = False
     timers_wait: bool = True
     runs_ahead: bool = True
+    encode_mode: Literal["tile", "band", "whole"] = "tile"
     vae_over_sequence: bool = False
     vae_autocast: bool = False
 

@@ -25,7 +25,7 @@ _HALF = replace(_AUTO, text_encoder_bits=16, vae_bits=16)
 
 def _model(pipeline: str, residency: Residency = _AUTO, **facts: object) -> ModelFacts:
     """Hand-written fused kernels run eagerly; T5 in fp32; the VAE in bands of rows."""
-    facts = {"timers_wait": False, **facts}
+    facts = {"timers_wait": False, "encode_mode": "whole", **facts}
     return ModelFacts(
         pipeline=pipeline,
         axes=_AXES,
@@ -76,9 +76,14 @@ FACTS = Facts(
         (r"cosmos3", _wan_vae("Cosmos3Pipeline", runs_ahead=False)),
         (
             r"(wan2\.2|fastwan2\.2)",
-            _wan_vae("WanPipeline-2.2", text_bits=32, vae_bits=32, encode_bits=32),
+            _wan_vae(
+                "WanPipeline-2.2", text_bits=32, vae_bits=32, encode_bits=32, encode_mode="band"
+            ),
         ),
-        (r"(wan(?!.*vace)|fastwan)", _wan_vae("WanPipeline", text_bits=32, encode_bits=32)),
+        (
+            r"(wan(?!.*vace)|fastwan)",
+            _wan_vae("WanPipeline", text_bits=32, encode_bits=32, encode_mode="band"),
+        ),
         (r"(fast)?hunyuan", _HUNYUAN),
         (r"qwen-image", _model("Pipeline", _HALF, text_split=True)),
         (r"flux\.?1", _model("Pipeline", _HALF, text_split=True, vae_autocast=True)),
