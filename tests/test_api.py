@@ -237,6 +237,7 @@ def test_throughput_prefers_replicas_where_scaling_is_below_linear():
         ({"attention_backend": "SAGE_ATTN"}, False),
         ({"cache_skip": 0.3}, False),
         ({"attention_density": 0.5}, False),
+        ({"cache_method": "tea_cache"}, False),
         ({"dtype": "fp8"}, False),
     ],
 )

@@ -147,6 +147,8 @@ def test_frames_and_seconds_exclude_each_other():
         (dict(option=("compile=on",)), "compile", True),
         (dict(cache="skip=0.3"), "cache_skip", 0.3),
         (dict(cache="none"), "cache_skip", 0.0),
+        (dict(cache="TeaCache"), "cache_method", "tea_cache"),
+        (dict(option=("cache_method=cache_dit",)), "cache_method", "cache_dit"),
         (dict(option=("attention-density=0.2",)), "attention_density", 0.2),
         (dict(guardrails=True), "guardrails", True),
         (dict(offload="text_encoder"), "offload", "text-encoder"),
@@ -180,7 +182,7 @@ def test_every_option_key_is_accepted():
         (dict(dtype="fp8", option=("dtype=bf16",)), "given twice"),
         (dict(eager=True, option=("compile=on",)), "given twice"),
         (dict(cache="skip=1"), "impossible share"),
-        (dict(cache="teacache"), "neither none nor skip=RATIO"),
+        (dict(cache="nocache"), "neither skip=RATIO nor a method"),
         (dict(option=("guardrails=maybe",)), "neither on nor off"),
     ],
 )

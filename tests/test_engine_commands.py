@@ -353,10 +353,11 @@ def test_launch_commands_that_cannot_be(text):
         ENGINE.read_launch(shlex.split(text))
 
 
-def test_a_cache_or_a_missing_omni_is_a_warning():
+def test_a_missing_omni_is_a_warning_and_a_cache_an_option():
     launch = ENGINE.read_launch(["vllm", "serve", "m", "--cache-backend", "cache_dit"])
-    assert {p.rule_id for p in launch.problems} == {"cache-ratio", "launch"}
+    assert {p.rule_id for p in launch.problems} == {"launch"}
     assert {p.severity for p in launch.problems} == {"warning"}
+    assert launch.options["cache_method"] == "cache_dit"
 
 
 def test_flag_lists_say_where_they_come_from():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -166,12 +167,60 @@ def test_sparse_attention_and_step_caches_are_predicted_where_their_share_is_sta
 
     with pytest.raises(Skip, match="unstated density"):
         denoise(sparse_attention=True)
-    with pytest.raises(Skip, match="unstated skip ratio"):
-        denoise(cache="teacache")
     dense = denoise()
     thin = [denoise(sparse_attention=True, attention_density=share) for share in (0.5, 0.25)]
     assert dense > thin[0] > thin[1]
     assert denoise(cache="teacache", cache_skip=0.5) == pytest.approx(dense / 2, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("spelt", "method"),
+    [
+        ("teacache", "tea_cache"),
+        ("TeaCache 0.2", "tea_cache"),
+        ("cache-dit", "cache_dit"),
+        ("FBCache", "fb_cache"),
+        ("something", "step_cache"),
+    ],
+)
+def test_a_cache_without_a_ratio_skips_its_prior_and_widens_the_range(spelt, method):
+    one = record(engine="diffusers", measured_ms={"denoise": 1.0})
+    cached = one.model_copy(update={"cache": spelt})
+    plain, guessed = predict_record(one), predict_record(cached)
+    assert guessed.question.options.cache_method == method
+    assert "cache_skip" in guessed.question.assumed
+    named = open_session(WAN, "1xH100").job.machine.named
+    prior = named.get(f"cache_skip.{method}") or named["cache_skip.other"]
+    left = guessed.predicted_ms["denoise"] / plain.predicted_ms["denoise"]
+    assert left == pytest.approx(1 - prior.value, rel=0.01)
+    (warning,) = (w for w in guessed.answer.warnings if w.rule_id == "cache-ratio")
+    assert warning.value == method
+    stated = predict_record(cached.model_copy(update={"cache_skip": prior.value}))
+    assert stated.predicted_ms["denoise"] == pytest.approx(guessed.predicted_ms["denoise"])
+    assert not [w for w in stated.answer.warnings if w.rule_id == "cache-ratio"]
+
+    def width(found):
+        return found.high_ms["denoise"] / found.low_ms["denoise"]
+
+    share = (prior.high - prior.low) / 2 / (1 - prior.value)
+    assert width(guessed) > max(width(stated), 1 + share)
+
+
+def test_the_methods_of_a_cache_are_flags_of_the_engines_that_have_them():
+    for name, method, flag in (
+        ("xdit", "tea_cache", "--cache_method teacache"),
+        ("xdit", "cache_dit", "--cache_method dbcache"),
+        ("vllm-omni", "cache_dit", "--cache-backend cache_dit"),
+    ):
+        options = Options(cache_method=method)
+        session = open_session(WAN, "1xH100", engine=name, options=options)
+        texts = session.engine.commands(session.context, ParallelConfig(), 1.0)
+        start = {"xdit": "xdit ", "vllm-omni": "vllm "}[name]
+        lines = f"{texts.request}\n{texts.serve}".splitlines()
+        line = next(line for line in lines if line.startswith(start))
+        assert flag in line
+        launch = session.engine.read_launch(shlex.split(line))
+        assert launch.options["cache_method"] == method
 
 
 def test_pipefusion_divides_what_follows_the_warm_up_and_is_lossy():

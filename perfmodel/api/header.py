@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from perfmodel import engines
+from perfmodel.api.caches import cache_warning
 from perfmodel.api.session import Session
 from perfmodel.engines.base import Version
 from perfmodel.errors import Problem
@@ -103,7 +104,12 @@ def trust_word(share: Mapping[str, float]) -> Trust:
 def base_warnings(session: Session) -> list[Problem]:
     """Everything worth saying before the numbers: names, versions, rounding, padding."""
     version: Version = session.version
-    return [*session.system.warnings, *version.problems, *session.job.shape.notes]
+    return [
+        *session.system.warnings,
+        *version.problems,
+        *session.job.shape.notes,
+        *cache_warning(session.behaviour, session.job.machine),
+    ]
 
 
 def prior_warning(session: Session, share: Mapping[str, float]) -> list[Problem]:

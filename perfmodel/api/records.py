@@ -66,6 +66,7 @@ def id_suffixes(options: Options) -> tuple[str, ...]:
 def is_lossless(options: Options) -> bool:
     """Whether the options leave the output as the bf16 model gives it."""
     exact = options.dtype not in LOSSY_DTYPES and options.attention_backend not in LOSSY_BACKENDS
+    exact = exact and options.cache_method == "none"
     return exact and options.cache_skip == 0 and options.attention_density == 1
 
 

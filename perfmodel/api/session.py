@@ -11,6 +11,7 @@ import numpy as np
 
 from perfmodel import catalog, engines
 from perfmodel.api.asked import as_options, as_system, as_workload
+from perfmodel.api.caches import with_cache
 from perfmodel.cost.machine import Machine
 from perfmodel.engines.base import Behaviour, Context, Engine, Version
 from perfmodel.errors import MissingData, PerfmodelError, Problem, Refused
@@ -105,6 +106,7 @@ def open_session(
         if resolved
         else _machine(system, behaviour, own, strict=strict)
     )
+    behaviour, spread = with_cache(behaviour, machine, spread)
     job = Job(
         model=model, family=family, shape=shape, behaviour=behaviour, machine=machine, spread=spread
     )

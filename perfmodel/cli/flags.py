@@ -112,7 +112,7 @@ ENGINE = (
     Flag("eager", "no compilation: --option compile=off", "switch"),
     Flag(
         "cache",
-        "none, or skip=0.3 for a step cache that skips 30 %",
+        "none, skip=0.3 for a step cache that skips 30 %, or a method: tea_cache, cache_dit, ...",
         metavar="none|skip=X",
         example="skip=0.3",
     ),

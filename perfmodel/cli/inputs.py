@@ -219,7 +219,8 @@ def _shorthands(given: Given) -> dict[str, str]:
     if given.on("guardrails"):
         texts["guardrails"] = "on"
     if (cache := given.text("cache")) is not None:
-        texts["cache_skip"] = cache
+        method = _method(cache)
+        texts["cache_method" if method else "cache_skip"] = method or cache
     return texts
 
 
@@ -276,13 +277,21 @@ def _density(text: str) -> float:
     return value
 
 
+def _method(text: str) -> str:
+    """The step cache that `text` names, with or without its underscore; "" for none of them."""
+    folded = {name.replace("_", ""): name for name in literal_values("cache_method")}
+    found = folded.get(text.strip().lower().replace("-", "").replace("_", ""), "")
+    return "" if found == "none" else found
+
+
 def _cache(text: str) -> float:
     if text.strip().lower() == "none":
         return 0.0
     name, equals, rest = text.partition("=")
     value = number(rest if equals else text)
     if (equals and name.strip() not in ("skip", "cache_skip")) or value is None:
-        raise refuse("cache", text, "is neither none nor skip=RATIO", "none, skip=0 to skip=0.99")
+        legal = ", ".join((*literal_values("cache_method"), "skip=0 to skip=0.99"))
+        raise refuse("cache", text, "is neither skip=RATIO nor a method", legal)
     if not 0 <= value <= MOST_SKIPPED:
         raise refuse("cache", text, "skips an impossible share", "skip=0 to skip=0.99")
     return value

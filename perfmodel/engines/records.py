@@ -29,6 +29,7 @@ def run_record(ctx: Context, config: ParallelConfig) -> dict[str, object]:
         "cache_skip": (options.cache_skip, 0.0),
         "attention_density": (options.attention_density, 1.0),
     }
+    method = options.cache_method
     return {
         "id": f"local-{ctx.model_id}-{ctx.device}-{config.config_id}",
         "source": "local",
@@ -54,6 +55,7 @@ def run_record(ctx: Context, config: ParallelConfig) -> dict[str, object]:
         "compile": behaviour.compiled,
         "offload": options.offload,
         "vae_tiling": config.vae_tiling or config.vae_patch > 1,
+        **({} if method == "none" else {"cache": method}),
         **{name: share for name, (share, none) in shares.items() if share != none},
         "parallel": {name: value for name, value in degrees.items() if value > 1},
     }

@@ -7,6 +7,7 @@ kinds they add in squares; in a difference of two configurations they cancel as 
 the same time on that kind.  What no kind explains (the release of the engine and its libraries,
 clocks, settings that a source does not state) scales a whole run: ``run.image`` and ``run.video``,
 or ``run.video.fitted`` on devices with fitted kernel laws and ``run.video.prior`` on others.
+What a step cache skips, where that is a prior, scales the denoise time: ``cache``.
 """
 
 from __future__ import annotations
@@ -59,6 +60,9 @@ def _kinds_s(evaluation: Evaluation, names: tuple[str, ...]) -> dict[str, Column
     for name in names:
         for source, seconds, halfwidth_frac in parts_s(evaluation.stages[name], table):
             errors[source] = errors.get(source, 0.0) + seconds * halfwidth_frac
+    if "denoise" in names:
+        share = table.get("cache", 0.0)
+        errors["cache"] = evaluation.stages["denoise"].total_s * share
     return errors
 
 

@@ -141,6 +141,7 @@ QUIET = {
     ("vae_fast_path", "off"),
     ("offload", "none"),
     ("offload", "auto"),
+    ("cache_method", "none"),
     ("cache_skip", 0.0),
     ("attention_density", 1.0),
     ("ulysses_mode", "strict"),

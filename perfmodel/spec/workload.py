@@ -72,6 +72,15 @@ class Options(Frozen):
     offload: Literal["none", "auto", "text-encoder", "model", "layerwise-gather", "layerwise"] = (
         "none"
     )
+    cache_method: Literal[
+        "none",
+        "tea_cache",
+        "cache_dit",
+        "fb_cache",
+        "mag_cache",
+        "sea_cache",
+        "step_cache",
+    ] = "none"
     cache_skip: Annotated[float, Field(ge=0, le=0.99, allow_inf_nan=False)] = 0.0
     attention_density: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
     """Share of the query-key products of latent tokens that a sparse attention computes."""

@@ -78,6 +78,16 @@ BACKENDS = {
     "ASCEND": "ASCEND",
     "NATTEN-sparse": "NATTEN",
 }
+CACHES = {
+    "teacache": "tea_cache",
+    "fbcache": "fb_cache",
+    "firstblock": "fb_cache",
+    "cachedit": "cache_dit",
+    "dbcache": "cache_dit",
+    "magcache": "mag_cache",
+    "seacache": "sea_cache",
+}
+"""Step caches by how sources spell them."""
 SPARSE_BACKENDS = frozenset({"NATTEN-sparse"})
 """Backends whose density an engine states for its models."""
 
@@ -159,8 +169,6 @@ def _refuse_unmodelled(record: RunRecord) -> None:
         raise Skip("steps unknown")
     if record.task in VIDEO_TASKS and None in (record.width, record.height, record.frames):
         raise Skip("size of the video unknown")
-    if record.cache and record.cache_skip is None:
-        raise Skip("step cache with an unstated skip ratio")
     stated = record.attention_density is not None or record.attention_backend in SPARSE_BACKENDS
     if record.sparse_attention and not stated:
         raise Skip("sparse attention of an unstated density")
@@ -263,6 +271,12 @@ def _engine(record: RunRecord, assumed: list[str]) -> str:
     return f"{record.engine}@{day}" if day else record.engine
 
 
+def _cache(named: object) -> str:
+    """The method that a record names, however it is spelt; else any."""
+    words = str(named).lower().replace("-", "").replace("_", "")
+    return next((method for word, method in CACHES.items() if word in words), "step_cache")
+
+
 def _options(record: RunRecord, parallel: ParallelConfig, assumed: list[str]) -> Options:
     fields: dict[str, object] = {
         "dtype": DTYPES[record.dtype],
@@ -274,6 +288,9 @@ def _options(record: RunRecord, parallel: ParallelConfig, assumed: list[str]) ->
         fields["attention_backend"] = BACKENDS[record.attention_backend]
     if record.cache_skip is not None:
         fields["cache_skip"] = record.cache_skip
+    elif record.cache:
+        fields["cache_method"] = _cache(record.cache)
+        assumed.append("cache_skip")
     if record.attention_density is not None:
         fields["attention_density"] = record.attention_density
     if record.compile is None:

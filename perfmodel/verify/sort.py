@@ -171,6 +171,9 @@ def _options(record: RunRecord, session: Session) -> Iterator[str]:
         yield f"{words[record.compile]}, asked {words[behaviour.compiled]}"
     if record.offload and record.offload != options.offload:
         yield f"offload {record.offload}, asked {options.offload}"
+    cached = options.cache_method != "none" or options.cache_skip > 0
+    if bool(record.cache or record.cache_skip) != cached:
+        yield f"step cache {record.cache or 'none'}, asked {options.cache_method}"
     for name in ("cache_skip", "attention_density"):
         share, asked = getattr(record, name), getattr(options, name)
         if share is not None and not math.isclose(share, asked, abs_tol=SAME_SHARE):

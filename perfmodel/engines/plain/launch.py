@@ -26,6 +26,7 @@ class Grammar:
         flags: all flags, to their extracted facts (action, same_as).
         degrees: flag to key of `ParallelConfig`.
         switches: flag to (key, value) of a degree or an option; ``option:`` marks options.
+        texts: flag to an option and its values by the engine's words.
         model: flags that name the checkpoint.
     """
 
@@ -34,6 +35,7 @@ class Grammar:
     flags: Mapping[str, Mapping[str, Any]]
     degrees: Mapping[str, str]
     switches: Mapping[str, tuple[str, object]] = field(default_factory=dict)
+    texts: Mapping[str, tuple[str, Mapping[str, str]]] = field(default_factory=dict)
     model: tuple[str, ...] = ("--model",)
 
 
@@ -62,6 +64,9 @@ def read(grammar: Grammar, argv: Sequence[str]) -> Launch:
             key, choice = grammar.switches[flag]
             target, name = (options, key[7:]) if key.startswith("option:") else (degrees, key)
             target[name] = choice  # type: ignore[assignment]
+        elif flag in grammar.texts and value in grammar.texts[flag][1]:
+            name, values = grammar.texts[flag]
+            options[name] = values[value]
         else:
             ignored.append(flag)
     gpus = degrees.pop("num_gpus", None)

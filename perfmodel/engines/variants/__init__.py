@@ -47,6 +47,21 @@ _COGVIDEOX = replace(PLAIN, residency=Residency(quantizes_text=True))
 # They drop the text mask of HunyuanVideo, so that a plain kernel can run.
 _UNMASKED = ((r"(fast)?hunyuan", replace(PLAIN, valid_text_only=True)), *DIFFUSERS.models)
 
+# Batch, ring and Ulysses meshes; text is divided with the latent.
+_MESHES = frozenset({"cfg", "ulysses", "ring"})
+_PARA_ATTENTION = tuple(
+    (
+        pattern,
+        replace(found, axes=_MESHES, auto_pad=False, text_split=True) if split else found,
+    )
+    for split, models in (
+        (True, ((r"(fast)?hunyuanvideo$", replace(PLAIN, valid_text_only=True)),)),
+        (True, ((r"(wan|fastwan)", WAN), (r"(flux\.?1|mochi|cogvideox)", PLAIN))),
+        (False, _UNMASKED),
+    )
+    for pattern, found in models
+)
+
 FACTS: Mapping[str, Facts] = {
     facts.name: facts
     for facts in (
@@ -73,9 +88,9 @@ FACTS: Mapping[str, Facts] = {
         _like_diffusers(
             "paraattention",
             "ParaAttention",
-            "https://github.com/chengzeyi/ParaAttention",
+            "https://pypi.org/project/para-attn/0.3.38/ src/para_attn/context_parallel",
             torch_norms=False,
-            models=_UNMASKED,
+            models=_PARA_ATTENTION,
         ),
         _like_diffusers(
             "svg-dense-baseline",

@@ -31,6 +31,7 @@ _DEGREE_FLAGS = (
     ("vae_patch", "--vae-patch-parallel-size"),
     ("text_encoder_tp", "--text-encoder-tp-size"),
 )
+_CACHES = ("tea_cache", "cache_dit", "mag_cache", "sea_cache", "step_cache")
 _QUANTISED = {"fp8": '{"method": "fp8"}', "int8": '{"method": "int8"}'}
 
 
@@ -123,7 +124,7 @@ def _notes(ctx: Context, config: ParallelConfig) -> list[str]:
     options = ctx.behaviour.options
     if options.dtype in ("nvfp4", "fp8_block"):
         found.append(f"# needs a checkpoint stored in {options.dtype}: the engine reads its format")
-    if options.cache_skip:
+    if options.cache_skip and options.cache_method not in _CACHES:
         found.append(f"# a step cache that skips {options.cache_skip:.0%} of the steps is not set")
     if config.world_size > ctx.gpus_per_node > 0 and ctx.nodes > 1:
         found.append(
@@ -148,6 +149,8 @@ def _option_words(ctx: Context, config: ParallelConfig) -> list[str]:
         found += ["--diffusion-quantization-config", quote(_QUANTISED[options.dtype])]
     elif options.dtype == "fp16":
         found += ["--dtype", "float16"]
+    if options.cache_method in _CACHES:
+        found += ["--cache-backend", options.cache_method]
     return found + _attention_words(ctx, config) + _offload_words(ctx)
 
 

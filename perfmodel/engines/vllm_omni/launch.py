@@ -53,6 +53,7 @@ _DTYPES = {
     "modelopt": "fp8",
     "modelopt_fp4": "nvfp4",
 }
+_CACHES = {"stepcache": "step_cache", "step_cache_dit": "step_cache"}
 _DP_FLAG = "--data-parallel-size"
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
@@ -232,17 +233,7 @@ def _special(flag: str, value: str, reading: _Reading) -> None:
     elif flag.startswith("--diffusion-attention-config"):
         _attention_config(flag, value, reading)
     elif flag == "--cache-backend" and value != "none":
-        reading.warnings.append(
-            Problem(
-                "cache-ratio",
-                f"--cache-backend {value} skips work that the command does not tell; it is left "
-                "out; try --cache skip=0.3",
-                field="--cache",
-                value=value,
-                suggestions=("--cache skip=0.3",),
-                severity="warning",
-            )
-        )
+        reading.options["cache_method"] = _CACHES.get(value, value)
     else:
         reading.ignored.append(flag)
 

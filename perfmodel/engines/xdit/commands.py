@@ -31,6 +31,7 @@ _DEGREES = {
 }
 _BACKENDS = {"FLASH_ATTN": "FLASH", "CUDNN_ATTN": "CUDNN", "TORCH_SDPA": "SDPA"}
 _OFFLOADS = {"model": "--enable_model_cpu_offload", "layerwise": "--enable_group_cpu_offload"}
+_CACHES = {"tea_cache": "teacache", "fb_cache": "fbcache", "cache_dit": "dbcache"}
 _QUANTISED = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4"}
 
 
@@ -59,11 +60,18 @@ def words(ctx: Context, config: ParallelConfig, iterations: int = 1) -> list[str
         found.append("--use_torch_compile")
     if ctx.behaviour.attention_explicit:
         found += ["--attention_backend", _BACKENDS.get(options.attention_backend or "", "SDPA")]
+    return found + _options(ctx) + _request(ctx) + ["--num_iterations", str(iterations)]
+
+
+def _options(ctx: Context) -> list[str]:
+    options, found = ctx.behaviour.options, []
     if options.offload in _OFFLOADS:
         found.append(_OFFLOADS[options.offload])
+    if options.cache_method in _CACHES:
+        found += ["--cache_method", _CACHES[options.cache_method]]
     if options.dtype in _QUANTISED:
         found += ["--gemm_quantization", _QUANTISED[options.dtype]]
-    return found + _request(ctx) + ["--num_iterations", str(iterations)]
+    return found
 
 
 def _request(ctx: Context) -> list[str]:
@@ -100,9 +108,12 @@ def read_launch(argv: Sequence[str]) -> Launch:
             **_DEGREES,
             "--nproc_per_node": "num_gpus",
         },
+        texts={"--cache_method": ("cache_method", {v: k for k, v in _CACHES.items()})},
         switches={
             "--use_cfg_parallel": ("cfg", 2),
             "--use_parallel_vae": ("vae_patch", -1),
+            "--use_teacache": ("option:cache_method", "tea_cache"),
+            "--use_fbcache": ("option:cache_method", "fb_cache"),
             "--enable_tiling": ("option:vae_tiling", "on"),
             "--use_torch_compile": ("option:compile", True),
             "--enable_model_cpu_offload": ("option:offload", "model"),
