@@ -526,3 +526,18 @@ def test_an_engine_that_tiles_by_default_tiles():
         assert behaviour.vae_tiling_default is tiled
         asked = Options(vae_tiling="off")
         assert not found.behaviour(model, H100, found.version(), asked).vae_tiling_default
+
+
+@pytest.mark.parametrize(
+    ("name", "slug", "mode"),
+    [
+        ("xdit", "wan2.2-i2v-a14b", "band"),
+        ("xdit", "hunyuanvideo-1.5-i2v", "whole"),
+        ("sglang-diffusion", "wan2.1-i2v-14b", "band"),
+        ("sglang-diffusion", "cosmos3-nano", "whole"),
+    ],
+)
+def test_how_ranks_share_an_encode(name, slug, mode):
+    found = engines.engine(name)
+    behaviour = found.behaviour(catalog.load_model(slug), H100, found.version(), Options())
+    assert behaviour.vae_encode_mode == mode

@@ -13,7 +13,8 @@ _RUNNER = frozenset({"cfg", "ulysses", "ring", "hsdp", "vae_patch"})
 
 
 def _model(pipeline: str, axes: frozenset[str] = _RUNNER, **facts: object) -> ModelFacts:
-    """A model of the runner: eager diffusers modules, rows of the VAE over all ranks."""
+    """A model of the runner: eager diffusers modules, rows of the decoder over all ranks."""
+    facts = {"encode_mode": "whole", **facts}
     return ModelFacts(
         pipeline=pipeline,
         axes=axes,
@@ -39,8 +40,8 @@ FACTS = Facts(
             r"cosmos3-(nano|super)$",
             _model("xFuserCosmos3OmniPipeline", text_each_forward=True, whole_clip=True),
         ),
-        (r"wan.*i2v", _model("xFuserWanImageToVideoPipeline")),
-        (r"wan", _model("xFuserWanPipeline")),
+        (r"wan.*i2v", _model("xFuserWanImageToVideoPipeline", encode_mode="band")),
+        (r"wan", _model("xFuserWanPipeline", encode_mode="band")),
         (r"hunyuanvideo-?1\.5", _model("xFuserHunyuanVideo15Pipeline", text_split=True)),
         (
             r"(fast)?hunyuan",
@@ -77,6 +78,7 @@ FACTS = Facts(
         f"{_WHEEL}core/distributed/parallel_state.py (rank order tp, sp, pp, cfg, dp)",
         f"{_WHEEL}model_executor/layers/usp.py (q, k and v in one exchange)",
         f"{_WHEEL}model_executor/models/runner_models/",
+        f"{_WHEEL}model_executor/models/runner_models/vae_manager.py (encoders of Wan in rows too)",
         f"{_WHEEL}config/args.py (--warmup_steps 1)",
     ),
 )
