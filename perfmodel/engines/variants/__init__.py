@@ -78,6 +78,8 @@ FACTS: Mapping[str, Facts] = {
             "diffusers+torchao",
             "diffusers with torchao",
             "https://github.com/sayakpaul/diffusers-torchao",
+            # Its tables are of nightly builds on the way to torch 2.6.
+            releases={"main": "2024-10-31"},
             weight_only=("fp8wo", "int8wo", "fp6wo"),
             torch_norms=False,
             models=tuple(
