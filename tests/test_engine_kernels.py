@@ -135,3 +135,25 @@ def test_vllm_omni_compiles_since_0_14():
     system, job = catalog.parse_gpus("1xH100"), Workload(model="qwen-image")
     assert not open_session(job, system, engine="vllm-omni@2025-12-28").behaviour.compiled
     assert open_session(job, system, engine="vllm-omni@0.14.0").behaviour.compiled
+
+
+@pytest.mark.parametrize(("engine", "passes", "batched"), [
+    ("vllm-omni@0.24.0", 2, False),
+    ("vllm-omni@0.26.0", 4, True),
+    ("diffusers", 4, True),
+])  # fmt: skip
+def test_passes_of_a_guided_step_of_ltx_2(engine, passes, batched):
+    job = Workload(model="ltx-2", steps=20, guidance=4.0)
+    session = open_session(job, catalog.parse_gpus("1xH100"), engine=engine)
+    assert session.job.shape.branches == passes
+    assert session.job.shape.forwards == 20 * passes
+    assert session.job.branches_together is batched
+
+
+def test_sharded_weights_leave_hand_written_kernels_fused():
+    system = catalog.parse_gpus("2xH100")
+    job = Workload(model="z-image-turbo")
+    fused = open_session(job, system, engine="sglang-diffusion").behaviour
+    assert fused.fused_blocks
+    assert not fused.hsdp_breaks_graph
+    assert open_session(job, system, engine="vllm-omni").behaviour.hsdp_breaks_graph

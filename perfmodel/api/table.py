@@ -83,7 +83,7 @@ def memory_of(session: Session, layouts: Layouts) -> MemoryTable:
         behaviour=session.behaviour,
         system=session.system,
         text_ops=job.family.text_encode(job.model, job.shape, job.behaviour.traits),
-        branches_together=job.model.branches_together,
+        branches_together=job.branches_together,
     )
 
 

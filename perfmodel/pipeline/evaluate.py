@@ -55,6 +55,11 @@ class Job:
     machine: Machine
     spread: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def branches_together(self) -> bool:
+        """Whether a rank runs its guidance branches of a step as one batch."""
+        return self.model.branches_together and not self.behaviour.traits.branches_apart
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -149,7 +154,7 @@ def _denoise(job: Job, layouts: Layouts) -> Stage:
     behaviour = job.behaviour
     return denoise_stage(
         lambda case: job.family.denoise(job.model, case, behaviour.traits),
-        together(job.shape, layouts) if job.model.branches_together else job.shape,
+        together(job.shape, layouts) if job.branches_together else job.shape,
         layouts,
         behaviour,
         behaviour.options,

@@ -31,6 +31,10 @@ class Traits:
         fused_torch_norms: torch.nn.RMSNorm is one kernel (torch 2.9), not a chain of eight.
         fused_norm_rope: the engine's modules bring kernels of their own for RMS norms and rotary
             embeddings, one each, in eager code too.
+        guidance_passes: forwards of a guided step where the engine runs fewer than the model asks
+            for (LTX-2); None as the model.
+        branches_apart: the branches of a step run one after the other, whatever the published
+            pipeline does.
         text_split: sequence parallelism divides the text of a joint attention too, else every rank
             keeps all of it.
         single_stream_tensor: how tensor parallelism treats single-stream blocks: ``row`` (split
@@ -56,6 +60,8 @@ class Traits:
     ragged_attention: bool = False
     fused_torch_norms: bool = False
     fused_norm_rope: bool = False
+    guidance_passes: int | None = None
+    branches_apart: bool = False
     text_split: bool = False
     single_stream_tensor: str = "row"
     sound_reads: str = "exchange"

@@ -69,7 +69,8 @@ def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
     _refuse_silent(model)
     silent = workload.model_copy(update={"sound": False})
     base = joint_model.padded_shape(model, silent, traits)
-    branches = model.guidance_branches if base.branches > 1 else 1
+    passes = traits.guidance_passes or model.guidance_branches
+    branches = passes if base.branches > 1 else 1
     return replace(base, branches=branches, forwards=forwards(base.steps, branches, 1.0, None))
 
 

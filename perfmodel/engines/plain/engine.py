@@ -202,6 +202,8 @@ def _with_model(base: Behaviour, found: ModelFacts, *, fused_torch_norms: bool) 
         ulysses_mode="advanced_uaa" if found.uneven else options.ulysses_mode,
         pad_masked=found.pad_masked,
         fused_blocks=found.fused_blocks,
+        # Hand-written kernels stay fused, whatever gathers their weights.
+        hsdp_breaks_graph=not found.fused_blocks,
         has_sp=bool(axes & {"ulysses", "ring", "allgather"}),
         has_ring="ring" in axes,
         has_allgather="allgather" in axes,

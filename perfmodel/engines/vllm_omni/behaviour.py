@@ -295,6 +295,8 @@ def _with_pipeline(
             # vLLM's RMSNorm and RotaryEmbedding, or its own: one custom kernel each.
             fused_norm_rope=base.platform != "",
             ragged_attention=base.attention_backend == "FLASH_ATTN" and base.platform == "cuda",
+            guidance_passes=None if has("guidance_passes", version) else 2,
+            branches_apart=not has("guidance_passes", version),
             single_stream_tensor=pipeline.single_stream_tensor,
             vae_bits=vae_bits,
             vae_encode_bits=vae_bits,

@@ -88,6 +88,7 @@ FEATURES: dict[str, Feature] = {
     "spatial_shard": _from_release((0, 24, 0), "entrypoints/cli/serve.py --vae-parallel-mode"),
     # Absent from the wheel of 2026-07-07, in that of 2026-08-03: the middle is taken for main.
     "trtllm_default": Feature((0, 26, 0), "2026-07-20", f"{_PULL}5283"),
+    "guidance_passes": _from_release((0, 26, 0), "models/ltx2/ltx2_guidance.py"),
     "allgather": _from_release((0, 26, 0), "entrypoints/cli/serve.py --allgather-degree"),
     "layerwise_gather": _from_release((0, 26, 0), "offloader/distributed_layerwise_backend.py"),
     "text_encoder_tp": _from_release((0, 26, 0), "entrypoints/cli/serve.py"),
