@@ -21,6 +21,7 @@ PIPELINES = {
     "sd3": "StableDiffusion3",
     "z_image": "ZImage",
     "hunyuan_video15": "HunyuanVideo15",
+    "minimax_h3": "MiniMaxH3",
 }
 # Its pipeline is in diffusers alone.
 UNSERVED = {"flux.1-fill-dev"}
@@ -34,8 +35,8 @@ def test_every_model_of_a_registered_family_has_its_pipeline(slug):
     if model.family in PIPELINES and slug not in UNSERVED:
         assert behaviour.pipeline.startswith(PIPELINES[model.family])
     assert behaviour.has_pp == (model.family == "wan")
-    wan = model.family.startswith("wan")
-    assert behaviour.attention_backend == ("TRTLLM_ATTN" if wan else "CUDNN_ATTN")
+    unmasked = model.family in ("wan", "wan_vace", "minimax_h3")
+    assert behaviour.attention_backend == ("TRTLLM_ATTN" if unmasked else "CUDNN_ATTN")
 
 
 def test_guidance_of_z_image_is_one_batch_so_no_rank_can_take_a_branch():

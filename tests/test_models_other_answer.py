@@ -20,6 +20,7 @@ FAMILIES = {
     "longcat_video",
     "ltx",
     "ltx2",
+    "minimax_h3",
     "mochi",
     "pixart",
     "sana",
@@ -28,6 +29,8 @@ FAMILIES = {
 SLUGS = [slug for slug in model_ids() if load_model(slug).family in FAMILIES]
 # LongCat-Video's own class lives in FastVideo, not in diffusers.
 OTHERS = {"longcat-video": "fastvideo"}
+# 62 GiB of transformer beside 48 GiB of language model that every rank holds.
+TOO_LARGE = {("minimax-h3", "2xa100"), ("minimax-h3", "8xascend-910c-die")}
 SYSTEMS = ("1xb300", "2xa100", "4xmi300x", "8xascend-910c-die")
 
 
@@ -36,6 +39,9 @@ SYSTEMS = ("1xb300", "2xa100", "4xmi300x", "8xascend-910c-die")
 def test_it_answers(slug: str, gpus: str) -> None:
     engine = "vllm-omni" if pipeline_of(slug) else OTHERS.get(slug, "diffusers")
     answer = recommend(Workload(model=slug), parse_gpus(gpus), engine=engine)
+    assert (answer.status == "does_not_fit") == ((slug, gpus) in TOO_LARGE)
+    if (slug, gpus) in TOO_LARGE:
+        return
     best = answer.recommendations[0]
     assert best.stages_ms is not None
     assert 0 < (best.stages_ms.denoise or 0) < (best.latency_ms or 0)

@@ -19,7 +19,7 @@ from perfmodel.catalog import load_model
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Workload
-from perfmodel.stages import family, ltx2
+from perfmodel.stages import family, ltx2, minimax_h3
 from perfmodel.stages.base import Traits
 from perfmodel.stages.summary import flops_by_kind
 
@@ -120,6 +120,21 @@ def cosmos(shape: Shape, model: ModelSpec) -> dict[str, Any]:
         condition_mask=tensor(1, 1, *size) if video else None,
         padding_mask=tensor(1, 1, shape.height, shape.width),
         fps=16,
+    )
+
+
+def minimax(shape: Shape, model: ModelSpec) -> dict[str, Any]:
+    sound, text = minimax_h3.sound_rows(model, shape), shape.text_tokens
+    kinds = {"video": shape.video_tokens, "audio": sound, "text": text}
+    return dict(
+        hidden_states=tensor(1, shape.video_tokens, 96),
+        audio_hidden_states=tensor(1, sound, 32),
+        encoder_hidden_states=tensor(1, text, 5120),
+        timestep=tensor(2),
+        timestep_indices=ids(shape.tokens),
+        token_tags=ids(shape.tokens),
+        position_ids=ids(shape.tokens, 3),
+        **{f"{name}_indices": ids(count) for name, count in kinds.items()},
     )
 
 
@@ -281,6 +296,7 @@ CASES = (
         latte,
         ({}, {"width": 256, "height": 384}, {"width": 768}),
     ),
+    Case("minimax-h3", "MiniMaxH3Transformer3DModel", {}, minimax, CLIPS),
     Case("mochi-1", "MochiTransformer3DModel", {}, mochi, CLIPS, 3),
     Case("sana-1.6b", "SanaTransformer2DModel", {}, sana, SQUARES),
     Case("sana-1.5-1.6b", "SanaTransformer2DModel", SANA15, sana, SQUARES),

@@ -30,6 +30,7 @@ FAMILIES = {
     "longcat_video",
     "ltx",
     "ltx2",
+    "minimax_h3",
     "mochi",
     "pixart",
     "sana",

@@ -75,6 +75,7 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "ltx-vae": ("AutoencoderKLLTXVideo", LTX),
     "ltx2-vae": ("AutoencoderKLLTX2Video", {}),
     "ltx2.3-vae": ("AutoencoderKLLTX2Video", LTX23),
+    "minimax-h3-vae": ("AutoencoderKLMiniMaxH3", {}),
     "mochi-vae": ("AutoencoderKLMochi", {}),
     "sana-vae": ("AutoencoderDC", SANA),
 }
@@ -87,6 +88,7 @@ SHAPES = {
     "ltx-vae": ((1, 4, 6), (2, 3, 5), (3, 4, 4)),
     "ltx2-vae": ((1, 4, 6), (2, 3, 5), (3, 4, 4)),
     "ltx2.3-vae": ((1, 4, 6), (2, 3, 5), (3, 4, 4)),
+    "minimax-h3-vae": ((7, 4, 6), (12, 3, 5), (17, 4, 4)),
     "mochi-vae": ((1, 8, 12), (2, 6, 11), (3, 10, 8)),
     "sana-vae": ((1, 8, 12), (1, 9, 5), (1, 16, 16)),
     "qwen-image-vae": (*IMAGES, (3, 9, 8)),
@@ -98,7 +100,7 @@ PEAK_TOLERANCE = 0.05
 # A first frame that is cut off stays alive; it weighs most in a clip of one.
 PEAK_TOLERANCES = {("qwen-image-vae", "encode"): 0.25, ("ltx2.3-vae", "decode"): 0.06}
 # Attention over time on meta tensors is computed in fp32, step by step; devices have a kernel.
-PEAK_UNKNOWN = {("mochi-vae", "encode")}
+PEAK_UNKNOWN = {("mochi-vae", "encode"), ("minimax-h3-vae", "decode")}
 
 
 def cases(part: str) -> list[Any]:
@@ -136,6 +138,8 @@ def measured(name: str, part: str, shape: tuple[int, int, int]) -> Work:
 def pixels_of(name: str, shape: tuple[int, int, int]) -> tuple[int, int, int]:
     spec = SPECS[name]
     side = spec.spatial_ratio
+    if spec.kind == "minimax_h3":
+        return (shape[0] - 2) // 5 * 17 + 5, shape[1] * side, shape[2] * side
     return (shape[0] - 1) * spec.temporal_ratio + 1, shape[1] * side, shape[2] * side
 
 

@@ -59,6 +59,10 @@ SPECS = {
         _spec("ltx2-vae", "ltx2", 128, (32, 8), 256, **LTX),
         _spec("ltx2.3-vae", "ltx2", 128, (32, 8), 256, **LTX23),
         _spec(
+            "minimax-h3-vae", "minimax_h3", 24, (16, 4), 128, decoder_width=2048,
+            multipliers=(1, 2, 2, 4, 4, 8),
+        ),
+        _spec(
             "mochi-vae", "mochi", 12, (8, 6), 64, decoder_width=128, multipliers=(1, 2, 4, 6),
             layers=(3, 3, 4, 6, 3), temporal_steps=(1, 2, 3),
             attention_levels=(False, True, True, True, True),

@@ -42,7 +42,7 @@ class VaeSpec(Frozen):
         kind: the class of layers (a module ``stages/vae_*.py``): ``wan`` (causal, chunked),
             ``qwen_image`` (the same network without its fast path), ``kl2d`` (AutoencoderKL),
             ``flux2``, ``hunyuanvideo``, ``hunyuanvideo15``, ``cogvideox``, ``ltx``, ``ltx2``,
-            ``mochi``, ``dcae`` (AutoencoderDC).
+            ``mochi``, ``minimax_h3`` (decoded by a transformer), ``dcae`` (AutoencoderDC).
         z_channels: latent channels.
         encoder_width, decoder_width: channels of the level with multiplier 1.
         multipliers: channel multipliers of the levels, pixels first.
@@ -77,6 +77,7 @@ class VaeSpec(Frozen):
         "cogvideox",
         "ltx",
         "ltx2",
+        "minimax_h3",
         "mochi",
         "dcae",
     ] = "wan"

@@ -30,6 +30,7 @@ FAMILIES = {
     "hunyuan_dit": "perfmodel.stages.hunyuan_dit",
     "latte": "perfmodel.stages.latte",
     "ltx": "perfmodel.stages.ltx",
+    "minimax_h3": "perfmodel.stages.minimax_h3",
     "mochi": "perfmodel.stages.mochi",
     "pixart": "perfmodel.stages.pixart",
     "ltx2": "perfmodel.stages.ltx2",

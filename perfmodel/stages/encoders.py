@@ -255,6 +255,21 @@ ENCODERS = {
         vocabulary=151_936,
         qk_norm=True,
     ),
+    # Qwen3VLTextModel, the first 50 of 64 blocks; its vision tower is loaded beside it.
+    "qwen3-vl-32b": Encoder(
+        title="Qwen3-VL-32B, 50 blocks",
+        kind="decoder",
+        layers=50,
+        hidden=5120,
+        ffn=25_600,
+        heads=64,
+        kv_heads=8,
+        head_dim=128,
+        tokens=256,
+        vocabulary=151_936,
+        qk_norm=True,
+        idle_params=595_266_800,
+    ),
     "llama3-8b": Encoder(
         title="LLaVA-Llama-3-8B text model",
         kind="decoder",

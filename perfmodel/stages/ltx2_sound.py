@@ -7,7 +7,7 @@ Source: diffusers 0.42.1 ``autoencoder_kl_ltx2_audio.py``
 from __future__ import annotations
 
 from perfmodel.ops import Conv, Ints, Op, Pointwise
-from perfmodel.stages import ltx2_vocoder
+from perfmodel.stages import vocoder
 from perfmodel.stages.base import Component
 from perfmodel.stages.layers import BF16_BYTES, READ_WRITE, elements
 
@@ -21,10 +21,10 @@ NORM_BYTES, NORM_LAUNCHES = 26.0, 7
 
 def components(*, widened: bool) -> tuple[Component, Component]:
     """Sound VAE and vocoder; `widened`: a second one follows the first."""
-    vocoder = ltx2_vocoder.params(widened=widened)
+    waves = vocoder.params(widened=widened)
     return (
         Component(name="audio_vae", kind="other", params=PARAMS, when=("vae_decode",)),
-        Component(name="vocoder", kind="other", params=vocoder, when=("vae_decode",)),
+        Component(name="vocoder", kind="other", params=waves, when=("vae_decode",)),
     )
 
 
@@ -35,7 +35,7 @@ def mel_frames(frames: Ints) -> Ints:
 
 def decode(frames: Ints, batch: Ints, *, widened: bool) -> tuple[Op, ...]:
     """Operators that turn `frames` latent frames of sound into a waveform."""
-    wave = ltx2_vocoder.waveform(mel_frames(frames), batch, widened=widened)
+    wave = vocoder.waveform(mel_frames(frames), batch, widened=widened)
     return (*_spectrogram(frames, batch), *wave)
 
 
@@ -52,7 +52,7 @@ def _spectrogram(frames: Ints, batch: Ints) -> tuple[Op, ...]:
         ("low entry", (MIDDLE, LOW, 3), (long, 4 * LATENT_BINS), 1),
         ("low shortcut", (MIDDLE, LOW, 1), (long, 4 * LATENT_BINS), 1),
         ("low level", (LOW, LOW, 3), (long, 4 * LATENT_BINS), 5),
-        ("exit", (LOW, ltx2_vocoder.WAVE_CHANNELS, 3), (long, 4 * LATENT_BINS), 1),
+        ("exit", (LOW, vocoder.WAVE_CHANNELS, 3), (long, 4 * LATENT_BINS), 1),
     )
     found: list[Op] = []
     for name, (inside, outside, kernel), (rows, columns), count in maps:

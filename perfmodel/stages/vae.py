@@ -23,6 +23,7 @@ KINDS = {
     "cogvideox": "perfmodel.stages.vae_cogvideox",
     "ltx": "perfmodel.stages.vae_ltx",
     "ltx2": "perfmodel.stages.vae_ltx",
+    "minimax_h3": "perfmodel.stages.vae_minimax_h3",
     "mochi": "perfmodel.stages.vae_mochi",
     "dcae": "perfmodel.stages.vae_dcae",
 }

@@ -89,6 +89,8 @@ FACTS = Facts(
         (r"flux\.?1", _model("Pipeline", _HALF, text_split=True, vae_autocast=True)),
         (r"flux", _model("Pipeline", _HALF, text_split=True)),
         (r"z-image(?!.*controlnet)", _model("Pipeline", _HALF, vae_autocast=True)),
+        # pipeline_configs/minimax_h3.py: the video VAE's weights and encodes in fp32.
+        (r"minimax-h3", _model("MiniMaxH3Pipeline", encode_bits=32, vae_tiled=True)),
         # runtime/models/dits/ltx_2.py: gather_context_kv_for_sp gathers keys and values.
         (r"(ltx|helios|sana|sd3)", _model("Pipeline", sound_reads="keys")),
     ),

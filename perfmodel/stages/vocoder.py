@@ -1,10 +1,12 @@
-"""Vocoders of LTX-2 and 2.3: a mel spectrogram becomes a waveform by convolutions over time.
+"""Vocoders of LTX-2, 2.3 and MiniMax-H3: a waveform by convolutions over time.
+
+Those of LTX start from a mel spectrogram, that of MiniMax-H3 from the latent.
 
 That of 2.3 writes 16 kHz, takes a spectrogram of it and lets a second vocoder add what is missing
 at 48 kHz; around each of its convolutions the map is twice as long for the activation, by filters
 of each channel alone.
-Source: diffusers 0.42.1 ``pipelines/ltx2/vocoder.py`` (https://pypi.org/project/diffusers/0.42.1/);
-parameters and FLOP equal those of the classes.
+Sources: diffusers 0.42.1 ``pipelines/ltx2/vocoder.py``, ``autoencoder_kl_minimax_h3_audio.py``
+(https://pypi.org/project/diffusers/0.42.1/); parameters and FLOP equal those of the classes.
 """
 
 from __future__ import annotations
@@ -40,10 +42,13 @@ class Vocoder:
         width: channels of the first convolution; every step halves them.
         steps: kernel and factor of each step that makes the waveform longer.
         snake: activations run on twice the length, with two parameters a channel.
+        inputs, outputs: channels at the ends.
     """
 
     name: str
     width: int
+    inputs: int = MEL_CHANNELS
+    outputs: int = WAVE_CHANNELS
     steps: tuple[tuple[int, int], ...]
     snake: bool = True
 
@@ -68,13 +73,13 @@ def params(*, widened: bool) -> int:
 def waveform(length: Ints, batch: Ints, *, widened: bool) -> tuple[Op, ...]:
     """Operators that turn `length` spectrogram frames into a waveform."""
     if not widened:
-        return _generate(PLAIN, length, batch)
+        return generate(PLAIN, length, batch)
     samples = length * FIRST.factor
     frames, padded = samples // HOP, samples + RESAMPLING_EDGES
     return (
-        *_generate(FIRST, length, batch),
+        *generate(FIRST, length, batch),
         *_spectrum(frames, batch),
-        *_generate(SECOND, frames, batch),
+        *generate(SECOND, frames, batch),
         _line("resampling", (1, WAVE_CHANNELS), RESAMPLING_FILTER, padded, batch),
         _around("resampling sum", samples * RESAMPLING * WAVE_CHANNELS * batch, 12.0, 3, 1),
     )
@@ -99,9 +104,10 @@ def _spectrum(frames: Ints, batch: Ints) -> tuple[Op, ...]:
     )
 
 
-def _generate(part: Vocoder, length: Ints, batch: Ints) -> tuple[Op, ...]:
+def generate(part: Vocoder, length: Ints, batch: Ints) -> tuple[Op, ...]:
+    """Operators of one generator over `length` positions of its input."""
     name, width = part.name, part.width
-    found: list[Op] = [_line(f"{name} entry", (MEL_CHANNELS, width), ENDS_KERNEL, length, batch)]
+    found: list[Op] = [_line(f"{name} entry", (part.inputs, width), ENDS_KERNEL, length, batch)]
     for place, (kernel, factor) in enumerate(part.steps, 1):
         # A transposed convolution works on each input position with the whole kernel.
         step = (width, width // 2)
@@ -114,7 +120,7 @@ def _generate(part: Vocoder, length: Ints, batch: Ints) -> tuple[Op, ...]:
         found += _activation(part, level, width, (length, batch), count)
     if part.snake:
         found += _activation(part, f"{name} last", width, (length, batch), 1)
-    found.append(_line(f"{name} exit", (width, WAVE_CHANNELS), ENDS_KERNEL, length, batch))
+    found.append(_line(f"{name} exit", (width, part.outputs), ENDS_KERNEL, length, batch))
     return tuple(found)
 
 
@@ -134,7 +140,7 @@ def _activation(
 
 def _params(part: Vocoder) -> int:
     width = part.width
-    total = MEL_CHANNELS * width * ENDS_KERNEL + width
+    total = part.inputs * width * ENDS_KERNEL + width
     for kernel, _ in part.steps:
         total += width * (width // 2) * kernel + width // 2
         width //= 2
