@@ -151,6 +151,7 @@ OTHERS = [
     ({"task": "i2v"}, "set aside", "task i2v, asked t2v"),
     ({"num_outputs": 2}, "set aside", "2 outputs a request, asked 1"),
     ({"offload": "layerwise"}, "set aside", "offload layerwise, asked none"),
+    ({"vae_fast_path": "off"}, "set aside", "VAE fast path off, asked lossless"),
     ({"model": "nvidia/Cosmos3-Super"}, "set aside", "asked Cosmos3-Nano"),
     ({"doubtful": True}, "set aside", "marked doubtful"),
     ({"parallel": {"ulysses_degree": 3}, "num_gpus": 3}, "set aside", "not legal under these"),

@@ -54,6 +54,7 @@ def run_record(ctx: Context, config: ParallelConfig) -> dict[str, object]:
         "attention_backend": backend,
         "compile": behaviour.compiled,
         "offload": options.offload,
+        "vae_fast_path": options.vae_fast_path or "off",
         "vae_tiling": config.vae_tiling or config.vae_patch > 1,
         **({} if method == "none" else {"cache": method}),
         **{name: share for name, (share, none) in shares.items() if share != none},

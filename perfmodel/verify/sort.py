@@ -171,6 +171,9 @@ def _options(record: RunRecord, session: Session) -> Iterator[str]:
         yield f"{words[record.compile]}, asked {words[behaviour.compiled]}"
     if record.offload and record.offload != options.offload:
         yield f"offload {record.offload}, asked {options.offload}"
+    fast_path = options.vae_fast_path or "off"
+    if record.vae_fast_path and record.vae_fast_path != fast_path:
+        yield f"VAE fast path {record.vae_fast_path}, asked {fast_path}"
     cached = options.cache_method != "none" or options.cache_skip > 0
     if bool(record.cache or record.cache_skip) != cached:
         yield f"step cache {record.cache or 'none'}, asked {options.cache_method}"
