@@ -157,3 +157,12 @@ def test_sharded_weights_leave_hand_written_kernels_fused():
     assert fused.fused_blocks
     assert not fused.hsdp_breaks_graph
     assert open_session(job, system, engine="vllm-omni").behaviour.hsdp_breaks_graph
+
+
+def test_on_an_npu_norms_are_one_kernel_where_the_engine_calls_it_and_blocks_are_not_fused():
+    system = catalog.parse_gpus("1xAscend-910C-die")
+    job = Workload(model="flux.1-dev")
+    sglang = open_session(job, system, engine="sglang-diffusion").behaviour
+    assert sglang.traits.fused_norm_rope
+    assert not sglang.fused_blocks
+    assert not traits_of("diffusers", gpus="1xAscend-910C-die").fused_torch_norms

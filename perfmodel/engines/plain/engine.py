@@ -171,12 +171,15 @@ def _behaviour(
     )
     if found is None:
         return base
-    fused_norms = facts.torch_norms and version.date >= TORCH_2_9
+    fused_norms = facts.torch_norms and version.date >= TORCH_2_9 and platform != "npu"
     return _with_model(base, found, fused_torch_norms=fused_norms)
 
 
 def _with_model(base: Behaviour, found: ModelFacts, *, fused_torch_norms: bool) -> Behaviour:
     options, axes = base.options, found.axes
+    # Fused kernels are CUDA and HIP code; on an NPU the modules keep norms and rotary embeddings as
+    # one kernel each (``npu_rms_norm``, ``npu_rotary_mul``; SGLang 0.5.23 ``runtime/layers``).
+    fused = found.fused_blocks and base.platform != "npu"
     return replace(
         base,
         pipeline=found.pipeline,
@@ -192,6 +195,7 @@ def _with_model(base: Behaviour, found: ModelFacts, *, fused_torch_norms: bool) 
             text_split=found.text_split,
             sound_reads=found.sound_reads,
             fused_torch_norms=fused_torch_norms,
+            fused_norm_rope=found.fused_blocks and not fused,
             valid_text_only=found.valid_text_only,
             text_bits=found.text_bits,
             vae_bits=found.vae_bits,
@@ -201,7 +205,7 @@ def _with_model(base: Behaviour, found: ModelFacts, *, fused_torch_norms: bool) 
         auto_pad=found.auto_pad,
         ulysses_mode="advanced_uaa" if found.uneven else options.ulysses_mode,
         pad_masked=found.pad_masked,
-        fused_blocks=found.fused_blocks,
+        fused_blocks=fused,
         # Hand-written kernels stay fused, whatever gathers their weights.
         hsdp_breaks_graph=not found.fused_blocks,
         has_sp=bool(axes & {"ulysses", "ring", "allgather"}),
