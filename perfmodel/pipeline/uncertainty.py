@@ -25,6 +25,9 @@ REPEAT_FRAC = 0.01
 
 DEFAULT_SPREAD = {"measured": 0.03, "fitted": 0.08, "prior": 0.36, "datasheet": 0.45}
 
+WHOLE = ("run", "cache")
+"""Sources of error that are no kind of time."""
+
 RUN_SPREAD = {"run.image": 0.25, "run.video": 0.15}
 """Relative 80 % half-width of a whole run, for an engine without a value of its own."""
 
@@ -60,16 +63,15 @@ def _kinds_s(evaluation: Evaluation, names: tuple[str, ...]) -> dict[str, Column
     for name in names:
         for source, seconds, halfwidth_frac in parts_s(evaluation.stages[name], table):
             errors[source] = errors.get(source, 0.0) + seconds * halfwidth_frac
-    if "denoise" in names:
-        share = table.get("cache", 0.0)
-        errors["cache"] = evaluation.stages["denoise"].total_s * share
     return errors
 
 
 def _errors_s(evaluation: Evaluation, names: tuple[str, ...]) -> dict[str, Column]:
     """Error in seconds by independent source, ``[N]`` each."""
     run = run_spread(evaluation.job, "run") * _sum_s(evaluation, names)
-    return {**_kinds_s(evaluation, names), "run": run}
+    denoise = _sum_s(evaluation, tuple(name for name in names if name == "denoise"))
+    cache = evaluation.job.spread.get("cache", 0.0) * denoise
+    return {**_kinds_s(evaluation, names), "run": run, "cache": cache}
 
 
 def run_class(job: Job) -> str:
@@ -110,7 +112,7 @@ def halfwidth_s(evaluation: Evaluation, names: tuple[str, ...] = STAGES) -> Colu
     share = run_spread(evaluation.job, "parts") if names == STAGES else 1.0
     total = np.zeros(len(evaluation.layouts))
     for source, error in _errors_s(evaluation, names).items():
-        total = total + (error if source == "run" else share * error) ** 2
+        total = total + (error if source in WHOLE else share * error) ** 2
     return np.sqrt(total + (REPEAT_FRAC * _sum_s(evaluation, names)) ** 2)
 
 
