@@ -151,8 +151,32 @@ def test_each_replica_takes_a_request():
     alone = predict_record(record).predicted_ms
     busy = record.model_copy(update={"concurrency": 4, "num_outputs": 4})
     assert predict_record(busy).predicted_ms == alone
-    with pytest.raises(Skip, match="in flight"):
-        predict_record(record.model_copy(update={"concurrency": 5}))
+    # Two for each: between one after the other of a wave, and a queue that never empties.
+    queued = predict_record(record.model_copy(update={"concurrency": 8, "num_outputs": 8}))
+    assert queued.predicted_ms["client"] == pytest.approx(1.75 * alone["client"])
+    bounds = predict_record(busy)
+    assert queued.low_ms["client"] == pytest.approx(1.5 * bounds.low_ms["client"])
+    assert queued.high_ms["client"] == pytest.approx(2 * bounds.high_ms["client"])
+    stages = busy.model_copy(update={"measured_ms": {"denoise": 1.0}})
+    waiting = stages.model_copy(update={"concurrency": 8, "num_outputs": 8})
+    assert predict_record(waiting).predicted_ms == predict_record(stages).predicted_ms
+
+
+def test_a_run_of_an_unknown_engine_or_an_unknown_layout_is_predicted():
+    one = record(engine="diffusers", measured_ms={"e2e": 1.0})
+    found = predict_record(one.model_copy(update={"engine": "somebody-else"}))
+    assert "engine" in found.question.assumed
+    assert found.predicted_ms == predict_record(one).predicted_ms
+    # Its pipelines have no tensor parallelism, but the run was measured.
+    split = one.model_copy(update={"num_gpus": 2, "parallel": {"tensor_parallel_size": 2}})
+    answer = predict_record(split).answer
+    assert [w.rule_id for w in answer.warnings if w.rule_id == "engine-axis"]
+    # An engine that does not know the model: the model's own modules.
+    foreign = one.model_copy(update={"engine": "cosmos-official"})
+    assert "engine" in predict_record(foreign).question.assumed
+    # More ranks than devices stay impossible.
+    with pytest.raises(Skip, match="needs 4 GPUs"):
+        predict_record(split.model_copy(update={"parallel": {"tensor_parallel_size": 4}}))
 
 
 def test_sparse_attention_and_step_caches_are_predicted_where_their_share_is_stated():

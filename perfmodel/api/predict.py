@@ -51,6 +51,10 @@ SUMS = ("pipeline_forward", "denoise_per_step")
 """What a measurement may also name: the first four stages together, denoise over its steps."""
 
 
+INDISPENSABLE = ("model-not-in-engine", "missing-peak", "attention-density", "world-size")
+"""Rules without which a configuration that ran cannot be predicted."""
+
+
 def predict(
     workload: Workload,
     system: System | str,
@@ -64,6 +68,7 @@ def predict(
     price_per_gpu_hour: float | None = None,
     fit: Path | None = None,
     strict: bool = False,
+    ran: bool = False,
 ) -> PredictAnswer:
     """Predict one configuration.
 
@@ -79,6 +84,8 @@ def predict(
         price_per_gpu_hour: turns GPU-seconds into money.
         fit: calibration file.
         strict: refuse priors.
+        ran: the configuration was measured, so that only what leaves nothing to predict is refused
+            (`INDISPENSABLE`); the other rules it breaks become warnings.
 
     Raises:
         Refused: the configuration is illegal; all reasons.
@@ -88,6 +95,11 @@ def predict(
     session = open_session(workload, system, engine=engine, options=options, fit=fit, strict=strict)
     session = settled(session, Layouts.of([config]))
     found = problems(session.engine.rules(), session.context, config)
+    if ran:
+        found = tuple(
+            problem if problem.rule_id in INDISPENSABLE else replace(problem, severity="warning")
+            for problem in found
+        )
     errors = [problem for problem in found if problem.severity == "error"]
     if errors:
         raise refusal(*errors)

@@ -10,7 +10,7 @@ from perfmodel.errors import PerfmodelError
 from perfmodel.report.answer import PredictAnswer
 from perfmodel.spec.record import RunRecord
 from perfmodel.units import GIB, MIB, MS_PER_S
-from perfmodel.validate.questions import Question, Skip, question
+from perfmodel.validate.questions import GENERIC_ENGINE, Question, Skip, question, replicas
 from perfmodel.validate.timers import StageTimers, timers_of
 
 
@@ -41,15 +41,12 @@ def predict_record(record: RunRecord) -> Predicted:
     """
     asked = question(record)
     try:
-        answer = predict(
-            asked.workload,
-            asked.system,
-            parallel=asked.parallel,
-            engine=asked.engine,
-            options=asked.options,
-        )
+        answer = _answer(asked)
     except PerfmodelError as error:
-        raise Skip(error.problems[0].message) from None
+        if error.problems[0].rule_id != "model-not-in-engine":
+            raise Skip(error.problems[0].message) from None
+        asked = question(record, engine=GENERIC_ENGINE)
+        answer = _answer(asked)
     timers = timers_of(asked)
     low, mid, high = (_by_key(record, asked, answer, timers, end) for end in ("low", "mid", "high"))
     keys = [key for key in record.measured_ms if key in mid and timers.comparable(record, key)]
@@ -61,6 +58,17 @@ def predict_record(record: RunRecord) -> Predicted:
         low_ms={key: low[key] for key in keys},
         high_ms={key: high[key] for key in keys},
         memory_mib=_memory_mib(record, answer),
+    )
+
+
+def _answer(asked: Question) -> PredictAnswer:
+    return predict(
+        asked.workload,
+        asked.system,
+        parallel=asked.parallel,
+        engine=asked.engine,
+        options=asked.options,
+        ran=True,
     )
 
 
@@ -88,9 +96,23 @@ def _by_key(
         to_result=_stops_before_the_file(asked),
         timers=timers,
     )
+    waits = _queue(record, end)
     return {
-        key: value for key, value in result.items() if record.steps is not None or key not in WHOLE
+        key: value * (waits if key in ("client", "e2e") else 1.0)
+        for key, value in result.items()
+        if record.steps is not None or key not in WHOLE
     }
+
+
+def _queue(record: RunRecord, end: str) -> float:
+    """Times of a request that a client waits when more are in flight than replicas take.
+
+    Formula: with ``w = ceil(in flight / replicas)`` requests for each, between ``(w + 1) / 2`` (one
+        wave, sent at once) and ``w`` (a new request for each that is done); the middle of both.
+    """
+    each = -(-(record.concurrency or 1) // replicas(record))
+    wave, steady = (each + 1) / 2, float(each)
+    return {"low": wave, "high": steady}.get(end, (wave + steady) / 2)
 
 
 WHOLE = ("denoise", "e2e", "server", "client", "stage_gen", "pipeline_forward", "generation")

@@ -67,7 +67,12 @@ BACKENDS = {
     "FA2": "FLASH_ATTN",
     "FA3": "FLASH_ATTN",
     "FLASH_ATTN": "FLASH_ATTN",
+    "FA4": "FLASH_ATTN",
+    "AITER": "FLASH_ATTN",
     "SDPA": "TORCH_SDPA",
+    "XFORMERS": "XFORMERS",
+    "TRTLLM": "TRTLLM_ATTN",
+    "SAGE3": "SAGE_ATTN_3",
     "FLASHINFER": "FLASHINFER_ATTN",
     # the engines' own spelling, as in records made here
     "CUDNN_ATTN": "CUDNN_ATTN",
@@ -132,16 +137,28 @@ def _system(gpu: str, num_gpus: int) -> System:
     return catalog.parse_gpus(f"{num_gpus}x{gpu}")
 
 
-def question(record: RunRecord) -> Question:
+GENERIC_ENGINE = "diffusers"
+"""What stands for an engine that is not known, or does not know the model: the model's modules."""
+
+
+def question(record: RunRecord, *, engine: str | None = None) -> Question:
     """The question behind `record`.
+
+    Args:
+        record: a measured run.
+        engine: asked instead of the record's.
 
     Raises:
         Skip: the reason, in a few words.
     """
     if record.gpu is None:
         raise Skip("GPU unknown")
-    if record.engine not in engine_names():
-        raise Skip(f"engine {record.engine} is not modelled")
+    assumed: list[str] = []
+    if engine is not None or record.engine not in engine_names():
+        record = record.model_copy(
+            update={"engine": engine or GENERIC_ENGINE, "engine_version": None}
+        )
+        assumed.append("engine")
     try:
         system = _system(record.gpu, record.num_gpus or 1)
         slug = catalog.load_model(record.model).slug
@@ -149,7 +166,6 @@ def question(record: RunRecord) -> Question:
         raise Skip(_first_words(error)) from None
     _refuse_unmodelled(record)
     parallel = _parallel(record)
-    assumed: list[str] = []
     return Question(
         workload=_workload(record, slug, parallel, assumed),
         system=system,
@@ -176,13 +192,9 @@ def _refuse_unmodelled(record: RunRecord) -> None:
         raise Skip(f"dtype {record.dtype} is not modelled")
     if record.offload not in OFFLOADS:
         raise Skip(f"offload {record.offload} is not modelled")
-    if record.attention_backend is not None and record.attention_backend not in BACKENDS:
-        raise Skip(f"attention backend {record.attention_backend} is not modelled")
-    if (record.concurrency or 1) > _replicas(record):
-        raise Skip("several requests in flight")
 
 
-def _replicas(record: RunRecord) -> int:
+def replicas(record: RunRecord) -> int:
     """Replicas of the model, each of which takes a request."""
     return record.parallel.get("data_parallel_size", record.parallel.get("dp")) or 1
 
@@ -282,10 +294,11 @@ def _options(record: RunRecord, parallel: ParallelConfig, assumed: list[str]) ->
         "dtype": DTYPES[record.dtype],
         "offload": OFFLOADS[record.offload],
     }
-    if record.attention_backend is None:
+    backend = BACKENDS.get(record.attention_backend or "")
+    if backend is None:
         assumed.append("attention_backend")
     else:
-        fields["attention_backend"] = BACKENDS[record.attention_backend]
+        fields["attention_backend"] = backend
     if record.cache_skip is not None:
         fields["cache_skip"] = record.cache_skip
     elif record.cache:

@@ -16,7 +16,7 @@ from perfmodel.errors import BadInput, PerfmodelError, Problem
 from perfmodel.files import Unreadable, parse_json, read_text
 from perfmodel.spec.parallel import ParallelConfig
 from perfmodel.spec.record import RunRecord, read_records
-from perfmodel.validate.questions import BACKENDS, Question, Skip, question
+from perfmodel.validate.questions import BACKENDS, Question, Skip, question, replicas
 from perfmodel.verify.observe import usable_keys
 
 Kind = Literal["failed", "other", "unreadable", "doubtful", "units"]
@@ -145,6 +145,8 @@ def differences(record: RunRecord, asked: Question, session: Session) -> Iterato
             yield f"{name} {seen}, asked {want}"
     if record.task and record.task != shape.task:
         yield f"task {record.task}, asked {shape.task}"
+    if (record.concurrency or 1) > replicas(record):
+        yield f"{record.concurrency} requests in flight, asked 1"
     yield from _branches(record, session)
     yield from _options(record, session)
 
