@@ -482,6 +482,15 @@ def test_autocast_runs_norms_in_fp32_and_casts_around_them():
     assert sum(op.launches for op in wide) == sum(op.launches for op in norm) + 2
     other = named["residual"]
     assert autocast((other,)) == (other,)
+    clip = Workload(model="hunyuanvideo", width=640, height=384, frames=17)
+    job = stages("diffusers", workload=clip)[1]
+    decoder = job.family.vae_decode(job.model, 5, 32, 32, job.behaviour.traits)
+    pads = [op for op in decoder if ": pad L" in op.name]
+    ratios = {
+        op.name[-3:]: wide.bytes_moved / op.bytes_moved
+        for op, wide in zip(pads, autocast(tuple(pads)), strict=True)
+    }
+    assert ratios == {" k3": 2.0, " k1": 1.0}
 
 
 def test_bands_over_the_sequence_group_leave_the_guidance_ranks_out():
