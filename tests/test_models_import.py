@@ -176,3 +176,49 @@ def test_arguments_are_those_of_the_library() -> None:
     for name, keys in class_keys().items():
         found = inspect.signature(getattr(diffusers, name).__init__).parameters
         assert set(found) - {"self", "args", "kwargs"} == set(keys), name
+
+
+def directory_of(root: Path, pipeline: str, transformer: dict[str, Any], vae: str) -> Path:
+    """A diffusers directory whose VAE is that of the flux.1-dev or wan2.2 one in the tests."""
+    shutil.copytree(DIRECTORIES / vae / "vae", root / "vae")
+    parts = {"transformer": ["diffusers", transformer["_class_name"]]}
+    (root / "model_index.json").write_text(json.dumps({"_class_name": pipeline, **parts}))
+    (root / "transformer").mkdir()
+    (root / "transformer" / "config.json").write_text(json.dumps(transformer))
+    return root
+
+
+def test_ltx_2_3_is_told_from_ltx_2_by_its_options(tmp_path: Path) -> None:
+    flags = ("gated_attn", "cross_attn_mod", "audio_gated_attn", "audio_cross_attn_mod")
+    config = {"_class_name": "LTX2VideoTransformer3DModel", "use_prompt_embeddings": False}
+    root = directory_of(
+        tmp_path / "mine", "LTX2Pipeline", {**config, **dict.fromkeys(flags, True)}, "flux.1-dev"
+    )
+    shipped = load_model("ltx-2.3")
+    decoder = {
+        "_class_name": "AutoencoderKLLTX2Video",
+        "block_out_channels": [256, 512, 1024, 1024],
+        "decoder_block_out_channels": [256, 512, 512, 1024],
+        "layers_per_block": [4, 6, 4, 2, 2],
+        "decoder_layers_per_block": [4, 6, 4, 2, 2],
+        "upsample_type": ["spatiotemporal", "spatiotemporal", "temporal", "spatial"],
+        "upsample_residual": [False] * 4,
+    }
+    (root / "vae" / "config.json").write_text(json.dumps(decoder))
+    imported = read_directory(root)
+    assert imported.template == "ltx-2.3"
+    assert imported.model.transformer == shipped.transformer
+    assert imported.model.vae == shipped.vae
+    assert imported.model.sound_widened
+
+
+def test_control_blocks_are_counted_and_a_lone_half_of_a_control_network_is_refused(
+    tmp_path: Path,
+) -> None:
+    vace = {"_class_name": "WanVACETransformer3DModel"}
+    root = directory_of(tmp_path / "vace", "WanVACEPipeline", vace, "wan2.2-t2v-a14b")
+    assert read_directory(root).model.transformer == load_model("wan2.1-vace-14b").transformer
+    cosmos = {"_class_name": "CosmosTransformer3DModel", "img_context_dim_in": 1152}
+    root = directory_of(tmp_path / "t", "Cosmos2_5_TransferPipeline", cosmos, "wan2.2-t2v-a14b")
+    with pytest.raises(BadInput, match="--model cosmos-transfer"):
+        read_directory(root)

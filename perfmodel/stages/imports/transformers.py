@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from perfmodel.stages.imports.read import Config
+from perfmodel.stages.imports.read import Config, refuse
 
 Fields = dict[str, Any]
 MOST_LAYERS = 1000
@@ -113,6 +113,41 @@ def _flux(config: Config) -> Fields:
         "pooled_width": config.number("pooled_projection_dim"),
         "guidance_embedded": config.flag("guidance_embeds"),
         "ffn": 4 * heads["hidden"],
+    }
+
+
+def _ovis_image(config: Config) -> Fields:
+    heads = _heads(config)
+    return {
+        **heads,
+        **_packed(config),
+        "layers": _layers(config),
+        "single_layers": _layers(config, "num_single_layers"),
+        "text_width": config.number("joint_attention_dim"),
+        "ffn": 4 * heads["hidden"],
+    }
+
+
+def _latte(config: Config) -> Fields:
+    heads = _heads(config)
+    return {
+        **heads,
+        **_ends(config),
+        **_flat(config),
+        "layers": _layers(config),
+        "ffn": 4 * heads["hidden"],
+        "text_width": config.number("caption_channels"),
+    }
+
+
+def _wan_vace(config: Config) -> Fields:
+    places = config.values.get("vace_layers")
+    if not isinstance(places, list) or not 0 < len(places) <= MOST_LAYERS:
+        raise refuse(str(config.path), "vace_layers: a list of the blocks with control is needed")
+    return {
+        **_wan(config),
+        "control_layers": len(places),
+        "control_channels": config.number("vace_in_channels"),
     }
 
 
@@ -220,8 +255,12 @@ def _ltx(config: Config) -> Fields:
 
 def _ltx2(config: Config) -> Fields:
     narrow = config.number("audio_attention_head_dim")
+    own = config.flag("use_prompt_embeddings")
     return {
         **_ltx(config),
+        "text_width": config.number("caption_channels") if own else None,
+        "gated_attention": config.flag("gated_attn"),
+        "text_modulation": config.flag("cross_attn_mod"),
         "audio_head_dim": narrow,
         "audio_hidden": config.number("audio_num_attention_heads", most=1024) * narrow,
         "sound_channels": config.number("audio_in_channels"),
@@ -244,6 +283,9 @@ def _cogvideox(config: Config) -> Fields:
 
 
 def _cosmos_predict(config: Config) -> Fields:
+    if config.values.get("img_context_dim_in"):
+        what = "img_context_dim_in: a transformer that goes with a control network; use"
+        raise refuse(str(config.path), f"{what} --model cosmos-transfer2.5-2b")
     heads = _heads(config)
     reduced = config.flag("use_crossattn_projection")
     return {
@@ -345,14 +387,17 @@ CLASSES: dict[str, TransformerClass] = {
     "HunyuanDiT2DModel": TransformerClass("hunyuan_dit", _hunyuan_dit),
     "HunyuanVideo15Transformer3DModel": TransformerClass("hunyuan_video15", _hunyuan_video15),
     "HunyuanVideoTransformer3DModel": TransformerClass("hunyuan_video", _hunyuan_video),
+    "LatteTransformer3DModel": TransformerClass("latte", _latte),
     "LTX2VideoTransformer3DModel": TransformerClass("ltx2", _ltx2),
     "LTXVideoTransformer3DModel": TransformerClass("ltx", _ltx),
     "MochiTransformer3DModel": TransformerClass("mochi", _mochi),
+    "OvisImageTransformer2DModel": TransformerClass("ovis_image", _ovis_image),
     "PixArtTransformer2DModel": TransformerClass("pixart", _pixart),
     "QwenImageTransformer2DModel": TransformerClass("qwen_image", _qwen),
     "SD3Transformer2DModel": TransformerClass("sd3", _sd3),
     "SanaTransformer2DModel": TransformerClass("sana", _sana),
     "SanaVideoTransformer3DModel": TransformerClass("sana", _sana_video),
+    "WanVACETransformer3DModel": TransformerClass("wan_vace", _wan_vace),
     "WanTransformer3DModel": TransformerClass("wan", _wan),
     "ZImageTransformer2DModel": TransformerClass("z_image", _z_image),
 }

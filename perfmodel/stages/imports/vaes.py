@@ -66,6 +66,7 @@ def _ltx(config: Config) -> Fields:
     width, multipliers = _levels(config)
     decoder, decoder_multipliers = _levels(config, "decoder_block_out_channels")
     return {
+        **_without_shortcuts(config),
         "z_channels": config.number("latent_channels"),
         "encoder_width": width,
         "multipliers": multipliers,
@@ -76,6 +77,15 @@ def _ltx(config: Config) -> Fields:
         "down": tuple(steps),
         "pixel_patch": config.number("patch_size", most=64),
     }
+
+
+def _without_shortcuts(config: Config) -> Fields:
+    """What each up-sampling doubles, pixels first, where none has a shortcut (LTX-2.3)."""
+    steps, shortcuts = (config.values.get(f"upsample_{name}") for name in ("type", "residual"))
+    every = shortcuts if isinstance(shortcuts, list) else [shortcuts]
+    if config.cls != "AutoencoderKLLTX2Video" or any(every) or not isinstance(steps, list):
+        return {}
+    return {"up": tuple(reversed(steps))}
 
 
 def _mochi(config: Config) -> Fields:
