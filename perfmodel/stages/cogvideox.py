@@ -15,22 +15,15 @@ from perfmodel.spec.model import ModelSpec, TransformerSpec
 from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model
 from perfmodel.stages.base import Component, DenoiseWork, Traits
+from perfmodel.stages.dit import text_encode as text_encode
 from perfmodel.stages.joint import Style, joint_attention
-from perfmodel.stages.joint_model import embedding, sound_decode, vae_decode, vae_encode
+from perfmodel.stages.joint_model import embedding
+from perfmodel.stages.joint_model import sound_decode as sound_decode
+from perfmodel.stages.joint_model import vae_decode as vae_decode
+from perfmodel.stages.joint_model import vae_encode as vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, joined_linear, joined_traffic, sizes_of
 from perfmodel.stages.layers import READ_WRITE, linear
 from perfmodel.stages.requests import grid
-
-__all__ = [
-    "components",
-    "denoise",
-    "shape",
-    "shape_columns",
-    "sound_decode",
-    "text_encode",
-    "vae_decode",
-    "vae_encode",
-]
 
 # LayerNorm with weights 4, product 4, sum 4, and the copy that joins text and video 4.
 NORM_BYTES, NORM_LAUNCHES = 16.0, 11
@@ -63,11 +56,6 @@ def _whole_patches(model: ModelSpec, shape: Shape) -> Shape:
 def components(model: ModelSpec) -> tuple[Component, ...]:
     """T5, transformer and VAE."""
     return joint_model.components(model, _transformer(model))
-
-
-def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
-    """T5 once a guidance branch."""
-    return dit.text_encode(model, shape)
 
 
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:

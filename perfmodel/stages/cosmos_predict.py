@@ -19,22 +19,15 @@ from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import Chains, RowCount
-from perfmodel.stages.joint_model import embedding, sound_decode, vae_decode, vae_encode
+from perfmodel.stages.dit import text_encode as text_encode
+from perfmodel.stages.joint_model import embedding
+from perfmodel.stages.joint_model import sound_decode as sound_decode
+from perfmodel.stages.joint_model import vae_decode as vae_decode
+from perfmodel.stages.joint_model import vae_encode as vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import linear, rounding
 from perfmodel.stages.requests import grid
 from perfmodel.stages.schedule import forwards
-
-__all__ = [
-    "components",
-    "denoise",
-    "shape",
-    "shape_columns",
-    "sound_decode",
-    "text_encode",
-    "vae_decode",
-    "vae_encode",
-]
 
 # LayerNorm 4, product 4, sum 4; with a modulation a token it is read too, and SiLU 4, the sum of
 # low-rank and shared parts 18, and 1 + scale 4 come besides.
@@ -78,11 +71,6 @@ def _condition(model: ModelSpec, shape: Shape) -> Shape:
 def components(model: ModelSpec) -> tuple[Component, ...]:
     """Text encoder, transformer and VAE."""
     return joint_model.components(model, _transformer(model))
-
-
-def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
-    """The text encoder once a guidance branch."""
-    return dit.text_encode(model, shape)
 
 
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:

@@ -23,22 +23,13 @@ from perfmodel.stages import cosmos_predict as predict
 from perfmodel.stages import dit, joint_model, vae
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import RowCount
-from perfmodel.stages.joint_model import embedding, sound_decode
+from perfmodel.stages.dit import text_encode as text_encode
+from perfmodel.stages.joint_model import embedding
+from perfmodel.stages.joint_model import sound_decode as sound_decode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import READ_WRITE, linear, rounding, traffic
 from perfmodel.stages.requests import grid
 from perfmodel.stages.schedule import forwards
-
-__all__ = [
-    "components",
-    "denoise",
-    "shape",
-    "shape_columns",
-    "sound_decode",
-    "text_encode",
-    "vae_decode",
-    "vae_encode",
-]
 
 CHUNK_FRAMES, SHARED_FRAMES = 93, 1
 """Frames of a chunk, and how many of them it takes over from the chunk before."""
@@ -95,11 +86,6 @@ def components(model: ModelSpec) -> tuple[Component, ...]:
     """Text encoder, transformer, control network and VAE."""
     encoder, transformer, last = joint_model.components(model, _transformer(model))
     return (encoder, transformer, _control_network(model), last)
-
-
-def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
-    """The text encoder once a guidance branch."""
-    return dit.text_encode(model, shape)
 
 
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:

@@ -14,6 +14,7 @@ from perfmodel.ops import Attention, Gemm, Ints, Op, Pointwise, Role, Rows, Spli
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec, TransformerSpec
 from perfmodel.stages import text_encoder
+from perfmodel.stages.base import Traits
 from perfmodel.stages.joint import activation
 from perfmodel.stages.joint_model import embedding
 from perfmodel.stages.joint_rows import Sizes
@@ -277,7 +278,9 @@ def output(
     )
 
 
-def text_encode(model: ModelSpec, shape: Shape, runs: Ints | None = None) -> tuple[Op, ...]:
+def text_encode(
+    model: ModelSpec, shape: Shape, traits: Traits, runs: Ints | None = None
+) -> tuple[Op, ...]:
     """Text encoders once a guidance branch; a single encoder runs at the request's length."""
     runs = min(shape.branches, 2) if runs is None else runs
     names = model.text_encoders

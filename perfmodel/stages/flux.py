@@ -16,20 +16,11 @@ from perfmodel.spec.workload import Workload
 from perfmodel.stages import joint_model, joint_single
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.joint import Style, join_copies, two_stream, under
-from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
+from perfmodel.stages.joint_model import sound_decode as sound_decode
+from perfmodel.stages.joint_model import vae_decode as vae_decode
+from perfmodel.stages.joint_model import vae_encode as vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.requests import grid
-
-__all__ = [
-    "components",
-    "denoise",
-    "shape",
-    "shape_columns",
-    "sound_decode",
-    "text_encode",
-    "vae_decode",
-    "vae_encode",
-]
 
 # The norm of this class also casts its weighted result: 6 more bytes.
 RMS_BYTES = 40.0

@@ -24,21 +24,12 @@ from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model, vae
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import Chains, Streams
-from perfmodel.stages.joint_model import sound_decode, vae_encode
+from perfmodel.stages.dit import text_encode as text_encode
+from perfmodel.stages.joint_model import sound_decode as sound_decode
+from perfmodel.stages.joint_model import vae_encode as vae_encode
 from perfmodel.stages.layers import elements, rounding, scheduler_step
 from perfmodel.stages.requests import grid
 from perfmodel.stages.schedule import forwards
-
-__all__ = [
-    "components",
-    "denoise",
-    "shape",
-    "shape_columns",
-    "sound_decode",
-    "text_encode",
-    "vae_decode",
-    "vae_encode",
-]
 
 CHUNK_FRAMES, CHUNK_LATENT = 33, 9
 # History: latent frames, and how far each is folded in time, height and width.
@@ -104,11 +95,6 @@ def _history(model: ModelSpec, shape: Shape) -> tuple[Ints, Ints, Ints]:
 def components(model: ModelSpec) -> tuple[Component, ...]:
     """UMT5, transformer and VAE."""
     return joint_model.components(model, _transformer(model))
-
-
-def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
-    """UMT5 once a guidance branch."""
-    return dit.text_encode(model, shape)
 
 
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:

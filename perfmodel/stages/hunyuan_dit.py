@@ -12,21 +12,16 @@ from perfmodel.spec.model import ModelSpec
 from perfmodel.stages import dit, joint_model, text_encoder
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import Chains
-from perfmodel.stages.joint_model import embedding, sound_decode, vae_decode, vae_encode
+from perfmodel.stages.dit import text_encode as text_encode
+from perfmodel.stages.joint_model import embedding
+from perfmodel.stages.joint_model import sound_decode as sound_decode
+from perfmodel.stages.joint_model import vae_decode as vae_decode
+from perfmodel.stages.joint_model import vae_encode as vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import linear
-from perfmodel.stages.requests import grid as shape_columns
+from perfmodel.stages.requests import grid
 
-__all__ = [
-    "components",
-    "denoise",
-    "shape",
-    "shape_columns",
-    "sound_decode",
-    "text_encode",
-    "vae_decode",
-    "vae_encode",
-]
+shape_columns = grid
 
 # fp32 LayerNorm 20 and shift 4; head norms 4 and rotary embedding 52; copy and division 8.
 CHAINS = Chains(
@@ -53,11 +48,6 @@ shape = joint_model.padded_shape
 def components(model: ModelSpec) -> tuple[Component, ...]:
     """BERT, mT5, transformer and VAE."""
     return joint_model.components(model, _transformer(model))
-
-
-def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
-    """Both encoders once a guidance branch, at their own padded lengths."""
-    return dit.text_encode(model, shape)
 
 
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:

@@ -18,21 +18,15 @@ from perfmodel.spec.workload import Workload
 from perfmodel.stages import encoders, hunyuan_text, joint_model, text_encoder
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.joint import Style, join_copies, two_stream, under
-from perfmodel.stages.joint_model import embedding, sound_decode, vae_decode, vae_encode
+from perfmodel.stages.joint_model import embedding
+from perfmodel.stages.joint_model import sound_decode as sound_decode
+from perfmodel.stages.joint_model import vae_decode as vae_decode
+from perfmodel.stages.joint_model import vae_encode as vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import READ_WRITE, traffic
-from perfmodel.stages.requests import grid as shape_columns
+from perfmodel.stages.requests import grid
 
-__all__ = [
-    "components",
-    "denoise",
-    "shape",
-    "shape_columns",
-    "sound_decode",
-    "text_encode",
-    "vae_decode",
-    "vae_encode",
-]
+shape_columns = grid
 
 PROMPT_SLOTS = 1000
 GLYPH_ENCODER = "byt5-small"

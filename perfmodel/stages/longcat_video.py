@@ -12,21 +12,16 @@ from perfmodel.spec.model import ModelSpec
 from perfmodel.stages import dit, joint_model
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import Chains, RowCount
-from perfmodel.stages.joint_model import embedding, sound_decode, vae_decode, vae_encode
+from perfmodel.stages.dit import text_encode as text_encode
+from perfmodel.stages.joint_model import embedding
+from perfmodel.stages.joint_model import sound_decode as sound_decode
+from perfmodel.stages.joint_model import vae_decode as vae_decode
+from perfmodel.stages.joint_model import vae_encode as vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import READ_WRITE, linear, traffic
-from perfmodel.stages.requests import grid as shape_columns
+from perfmodel.stages.requests import grid
 
-__all__ = [
-    "components",
-    "denoise",
-    "shape",
-    "shape_columns",
-    "sound_decode",
-    "text_encode",
-    "vae_decode",
-    "vae_encode",
-]
+shape_columns = grid
 
 # fp32 LayerNorm with modulation 36; head norm in fp32 34 and rotary embedding 52; plain norm 20.
 CHAINS = Chains(
@@ -48,11 +43,6 @@ shape = joint_model.padded_shape
 def components(model: ModelSpec) -> tuple[Component, ...]:
     """UMT5, transformer and VAE."""
     return joint_model.components(model, _transformer(model))
-
-
-def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
-    """UMT5 once a guidance branch."""
-    return dit.text_encode(model, shape)
 
 
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:

@@ -25,23 +25,16 @@ from perfmodel.stages import dit, joint_model, ltx2_sound, ltx2_text
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import RowCount
 from perfmodel.stages.joint import activation
-from perfmodel.stages.joint_model import embedding, vae_decode, vae_encode
+from perfmodel.stages.joint_model import embedding
+from perfmodel.stages.joint_model import vae_decode as vae_decode
+from perfmodel.stages.joint_model import vae_encode as vae_encode
 from perfmodel.stages.joint_rows import Sizes, sizes_of
 from perfmodel.stages.layers import READ_WRITE, Eager, linear
 from perfmodel.stages.ltx import MODULATE, RMS, ROPE, WIDE_RMS
-from perfmodel.stages.requests import grid as shape_columns
+from perfmodel.stages.requests import grid
 from perfmodel.stages.schedule import forwards
 
-__all__ = [
-    "components",
-    "denoise",
-    "shape",
-    "shape_columns",
-    "sound_decode",
-    "text_encode",
-    "vae_decode",
-    "vae_encode",
-]
+shape_columns = grid
 
 GATE = 10.0
 LAYOUT = 4.0
@@ -99,7 +92,7 @@ def components(model: ModelSpec) -> tuple[Component, ...]:
 def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
     """Gemma and connectors for the prompt and, with guidance, for the negative prompt."""
     prompts = min(shape.branches, 2)
-    encoder = dit.text_encode(model, shape, prompts)
+    encoder = dit.text_encode(model, shape, traits, prompts)
     return (*encoder, *ltx2_text.connect(model, shape.text_tokens, prompts))
 
 

@@ -23,20 +23,12 @@ from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model, vocoder
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import Chains, Streams
-from perfmodel.stages.joint_model import embedding, vae_decode, vae_encode
+from perfmodel.stages.dit import text_encode as text_encode
+from perfmodel.stages.joint_model import embedding
+from perfmodel.stages.joint_model import vae_decode as vae_decode
+from perfmodel.stages.joint_model import vae_encode as vae_encode
 from perfmodel.stages.layers import READ_WRITE, linear, rounding, traffic
 from perfmodel.stages.requests import grid
-
-__all__ = [
-    "components",
-    "denoise",
-    "shape",
-    "shape_columns",
-    "sound_decode",
-    "text_encode",
-    "vae_decode",
-    "vae_encode",
-]
 
 PERIOD, REST = 17, 5
 LATENT_PERIOD, LATENT_REST = 5, 2
@@ -112,11 +104,6 @@ def components(model: ModelSpec) -> tuple[Component, ...]:
         name="audio_vae", kind="other", params=SOUND_PARAMS, bits=32, when=("vae_decode",)
     )
     return (*joint_model.components(model, _transformer(model)), sound)
-
-
-def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
-    """The language model over the prompt."""
-    return dit.text_encode(model, shape)
 
 
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:

@@ -13,22 +13,17 @@ from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import RowCount
+from perfmodel.stages.dit import text_encode as text_encode
 from perfmodel.stages.joint import Style, joint_attention
-from perfmodel.stages.joint_model import embedding, sound_decode, vae_decode, vae_encode
+from perfmodel.stages.joint_model import embedding
+from perfmodel.stages.joint_model import sound_decode as sound_decode
+from perfmodel.stages.joint_model import vae_decode as vae_decode
+from perfmodel.stages.joint_model import vae_encode as vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import READ_WRITE, linear, traffic
-from perfmodel.stages.requests import grid as shape_columns
+from perfmodel.stages.requests import grid
 
-__all__ = [
-    "components",
-    "denoise",
-    "shape",
-    "shape_columns",
-    "sound_decode",
-    "text_encode",
-    "vae_decode",
-    "vae_encode",
-]
+shape_columns = grid
 
 # RMS norm in fp32: cast 6, square 8, mean 4, product 8; scale 8, cast 6.
 NORM_BYTES, NORM_LAUNCHES = 40.0, 9
@@ -51,11 +46,6 @@ def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
 def components(model: ModelSpec) -> tuple[Component, ...]:
     """T5, transformer and VAE."""
     return joint_model.components(model, _transformer(model))
-
-
-def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...]:
-    """T5 once a guidance branch."""
-    return dit.text_encode(model, shape)
 
 
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:

@@ -28,20 +28,11 @@ from perfmodel.stages.joint import (
     two_stream,
     under,
 )
-from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
+from perfmodel.stages.joint_model import sound_decode as sound_decode
+from perfmodel.stages.joint_model import vae_decode as vae_decode
+from perfmodel.stages.joint_model import vae_encode as vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
 from perfmodel.stages.layers import READ_WRITE, traffic
-
-__all__ = [
-    "components",
-    "denoise",
-    "shape",
-    "shape_columns",
-    "sound_decode",
-    "text_encode",
-    "vae_decode",
-    "vae_encode",
-]
 
 TEMPLATE_TOKENS = 34
 

@@ -18,18 +18,11 @@ from perfmodel.spec.model import ModelSpec
 from perfmodel.stages import text_encoder, vae, wan, wan_blocks
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.layers import linear, traffic
-from perfmodel.stages.wan import shape, shape_columns, sound_decode, text_encode, vae_decode
-
-__all__ = [
-    "components",
-    "denoise",
-    "shape",
-    "shape_columns",
-    "sound_decode",
-    "text_encode",
-    "vae_decode",
-    "vae_encode",
-]
+from perfmodel.stages.wan import shape as shape
+from perfmodel.stages.wan import shape_columns as shape_columns
+from perfmodel.stages.wan import sound_decode as sound_decode
+from perfmodel.stages.wan import text_encode as text_encode
+from perfmodel.stages.wan import vae_decode as vae_decode
 
 CLIPS = 2
 SCALED_SUM_BYTES = 10.0

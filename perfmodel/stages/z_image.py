@@ -27,27 +27,11 @@ from perfmodel.stages.joint import (
     RMS_BYTES,
     RMS_LAUNCHES,
 )
-from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
-from perfmodel.stages.layers import (
-    READ_WRITE,
-    Eager,
-    linear,
-    rms_chain,
-    rope_chain,
-    traffic,
-)
+from perfmodel.stages.joint_model import sound_decode as sound_decode
+from perfmodel.stages.joint_model import vae_decode as vae_decode
+from perfmodel.stages.joint_model import vae_encode as vae_encode
+from perfmodel.stages.layers import READ_WRITE, Eager, linear, rms_chain, rope_chain, traffic
 from perfmodel.stages.requests import grid
-
-__all__ = [
-    "components",
-    "denoise",
-    "shape",
-    "shape_columns",
-    "sound_decode",
-    "text_encode",
-    "vae_decode",
-    "vae_encode",
-]
 
 PADDING = 32
 ENCODER_TOKENS = 512
@@ -74,6 +58,7 @@ class BlockRows:
 
     @property
     def rows(self) -> tuple[Rows, Ints]:
+        """What the rows are, and how many."""
         return self.kind, self.batch * self.length
 
 

@@ -18,20 +18,14 @@ from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
 from perfmodel.stages import joint_model, z_image
 from perfmodel.stages.base import Component, DenoiseWork, Traits
-from perfmodel.stages.joint_model import sound_decode, vae_decode, vae_encode
+from perfmodel.stages.joint_model import sound_decode as sound_decode
+from perfmodel.stages.joint_model import vae_decode as vae_decode
+from perfmodel.stages.joint_model import vae_encode as vae_encode
 from perfmodel.stages.layers import READ_WRITE, linear, traffic
-from perfmodel.stages.z_image import BlockRows, shape, shape_columns, text_encode
-
-__all__ = [
-    "components",
-    "denoise",
-    "shape",
-    "shape_columns",
-    "sound_decode",
-    "text_encode",
-    "vae_decode",
-    "vae_encode",
-]
+from perfmodel.stages.z_image import BlockRows
+from perfmodel.stages.z_image import shape as shape
+from perfmodel.stages.z_image import shape_columns as shape_columns
+from perfmodel.stages.z_image import text_encode as text_encode
 
 ADD_BYTES = 6.0
 
