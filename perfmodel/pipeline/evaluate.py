@@ -95,31 +95,13 @@ class Evaluation:
 
 def evaluate(job: Job, layouts: Layouts) -> Evaluation:
     """Cost all stages of all configurations, each stage once per distinct case."""
-    behaviour, shape = job.behaviour, job.shape
-    traits = behaviour.traits
-    streams = behaviour.encodes_while_decoding and bool(np.all(np.asarray(shape.frames) > 1))
-    crosses = behaviour.result_crosses_processes and not streams
-    stages = {
-        "denoise": _denoise(job, layouts),
-        "vae_decode": with_lines(_decode(job, layouts), _sound(job, layouts)),
-        "text_encode": plain_stage(
-            "text_encode",
-            widened(job.family.text_encode(job.model, shape, traits), traits.text_bits),
-            layouts,
-            job.machine,
-        ),
-        "vae_encode": _encode(job, layouts),
-        "transfer": plain_stage(
-            "transfer",
-            host.transfer(shape, between_processes=crosses),
-            layouts,
-            job.machine,
-        ),
-        "video_encode": plain_stage(
-            "video_encode", host.encode_output(shape), layouts, job.machine
-        ),
-    }
-    if streams:
+    return composed(job, layouts, {name: build(job, layouts) for name, build in BUILDERS.items()})
+
+
+def composed(job: Job, layouts: Layouts, alone: Mapping[str, Stage]) -> Evaluation:
+    """A request of stages that were costed alone: what runs beside or between them is added."""
+    behaviour, shape, stages = job.behaviour, job.shape, dict(alone)
+    if _streams(job):
         held = job.machine.term("encoder_held_frames")
         stages["video_encode"] = beside_decode(
             stages["video_encode"], stages["vae_decode"], shape.frames, held
@@ -135,6 +117,12 @@ def evaluate(job: Job, layouts: Layouts) -> Evaluation:
             job.machine,
         )
     return Evaluation(job, layouts, stages)
+
+
+def _streams(job: Job) -> bool:
+    """Whether the file is encoded while the video is decoded."""
+    video = bool(np.all(np.asarray(job.shape.frames) > 1))
+    return job.behaviour.encodes_while_decoding and video
 
 
 def evaluate_again(before: Evaluation, job: Job, rows: NDArray[np.intp]) -> Evaluation:
@@ -163,9 +151,28 @@ def _denoise(job: Job, layouts: Layouts) -> Stage:
     )
 
 
-def _sound(job: Job, layouts: Layouts) -> Stage:
-    ops = job.family.sound_decode(job.model, job.shape)
-    return plain_stage("vae_decode", ops, layouts, job.machine)
+def _text(job: Job, layouts: Layouts) -> Stage:
+    traits = job.behaviour.traits
+    ops = widened(job.family.text_encode(job.model, job.shape, traits), traits.text_bits)
+    return plain_stage("text_encode", ops, layouts, job.machine)
+
+
+def _transfer(job: Job, layouts: Layouts) -> Stage:
+    crosses = job.behaviour.result_crosses_processes and not _streams(job)
+    ops = host.transfer(job.shape, between_processes=crosses)
+    return plain_stage("transfer", ops, layouts, job.machine)
+
+
+def _file(job: Job, layouts: Layouts) -> Stage:
+    return plain_stage("video_encode", host.encode_output(job.shape), layouts, job.machine)
+
+
+def _decoded(job: Job, layouts: Layouts) -> Stage:
+    """Video and sound."""
+    sound = plain_stage(
+        "vae_decode", job.family.sound_decode(job.model, job.shape), layouts, job.machine
+    )
+    return with_lines(_decode(job, layouts), sound)
 
 
 def _decode(job: Job, layouts: Layouts) -> Stage:
@@ -274,3 +281,14 @@ def _maps(
         band_axis=axis,
     )
     return maps, index, outputs
+
+
+BUILDERS: Mapping[str, Callable[[Job, Layouts], Stage]] = {
+    "denoise": _denoise,
+    "vae_decode": _decoded,
+    "text_encode": _text,
+    "vae_encode": _encode,
+    "transfer": _transfer,
+    "video_encode": _file,
+}
+"""What costs each stage alone."""

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from perfmodel import catalog
-from perfmodel.engines import engine_names
 from perfmodel.report.validate_answer import RecordDetail, Skipped, ValidateAnswer
 from perfmodel.spec.record import END_TO_END_KEYS, RunRecord, read_records
 from perfmodel.units import PERCENT
@@ -71,8 +70,8 @@ def validate_runs(
 def fitted_ids() -> frozenset[str]:
     """Ids of the runs that some engine term was fitted to."""
     ids: set[str] = set()
-    for engine in engine_names():
-        for entry in (catalog.load_terms(engine).get("terms") or {}).values():
+    for path in catalog.data_files("calibration/engines/*.json"):
+        for entry in (catalog.own_terms(path.stem).get("terms") or {}).values():
             ids |= set(entry.get("records", ()))
     return frozenset(ids)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -11,7 +12,8 @@ from perfmodel import catalog
 from perfmodel.api.session import open_session
 from perfmodel.engines.base import Behaviour, problems
 from perfmodel.errors import PerfmodelError
-from perfmodel.pipeline.evaluate import Job, evaluate
+from perfmodel.pipeline.evaluate import BUILDERS, Job, composed
+from perfmodel.pipeline.lines import Stage
 from perfmodel.pipeline.uncertainty import parts_frac
 from perfmodel.spec.parallel import Layouts
 from perfmodel.spec.record import END_TO_END_KEYS, RunRecord
@@ -34,13 +36,21 @@ class Outcome:
 
     Attributes:
         log_s: logarithm of the predicted seconds of each target.
-        parts_frac: relative 80 % half-width of the request from the kinds of time alone.
-        reads: names of the terms that were looked up.
+        parts_frac: relative 80 % half-width of the request from the kinds of time alone; nan
+            where it was not asked for.
     """
 
     log_s: tuple[float, ...]
     parts_frac: float
-    reads: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Costed:
+    """A stage, the terms that it looked up, and those that counted as fitted."""
+
+    read: Mapping[str, float | None]
+    fitted: frozenset[str]
+    stage: Stage
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,7 @@ class Case:
         own: names of the terms that each of them states itself.
         targets: measured seconds by key: stages, then the whole request.
         question: what is alike in repeated measurements of one configuration.
+        stages: each stage as it was costed first and last.
     """
 
     record: RunRecord
@@ -61,6 +72,7 @@ class Case:
     own: tuple[frozenset[str], ...]
     targets: Mapping[str, float]
     question: str
+    stages: dict[str, tuple[Costed, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def source(self) -> str:
@@ -86,14 +98,14 @@ class Case:
 
         Args:
             terms: engine terms by name.
-            fitted: those that count as fitted; None: as in the terms files.
+            fitted: those that count as fitted, for the width of the range; None: no width.
         """
-        traced = _Traced(terms)
-        machine = replace(self.job.machine, terms=traced)
+        machine = replace(self.job.machine, terms=dict(terms))
         if fitted is not None:
             machine = replace(machine, fitted_terms=fitted)
         job = replace(self.job, machine=machine)
-        evaluation = evaluate(job, self.layouts)
+        stages = {name: self._stage(name, job) for name in BUILDERS}
+        evaluation = composed(job, self.layouts, stages)
         milliseconds = by_key(
             {n: float(stage.total_s[0]) * MS_PER_S for n, stage in evaluation.stages.items()},
             float(evaluation.latency_s[0]) * MS_PER_S,
@@ -105,7 +117,20 @@ class Case:
             timers=stage_timers(job.behaviour, lambda: evaluation.stages),
         )
         logs = tuple(float(np.log(milliseconds[key] / MS_PER_S)) for key in self.targets)
-        return Outcome(logs, float(parts_frac(evaluation)[0]), frozenset(traced.names))
+        return Outcome(logs, math.nan if fitted is None else float(parts_frac(evaluation)[0]))
+
+    def _stage(self, name: str, job: Job) -> Stage:
+        """A stage costed alone, or as it was: only the terms that it looks up change it."""
+        terms, fitted = job.machine.terms, job.machine.fitted_terms
+        for one in self.stages.get(name, ()):
+            if one.fitted == fitted and all(terms.get(k) == v for k, v in one.read.items()):
+                return one.stage
+        traced = _Traced(terms)
+        machine = replace(job.machine, terms=traced)
+        stage = BUILDERS[name](replace(job, machine=machine), self.layouts)
+        costed = Costed({key: terms.get(key) for key in traced.names}, fitted, stage)
+        self.stages[name] = (*self.stages.get(name, ())[:1], costed)
+        return stage
 
 
 class _Traced(dict[str, float]):

@@ -47,7 +47,6 @@ class Evaluations:
         of_source = Counter(self.sources[n] for n in self.case_of)
         self.weight = np.array([of_source[self.sources[n]] ** -0.25 for n in self.case_of])
         self._known: dict[object, Outcome] = {}
-        self._reads: dict[int, frozenset[str]] = {}
         self._pool: ProcessPoolExecutor | None = None
 
     @contextmanager
@@ -67,12 +66,6 @@ class Evaluations:
         """Targets of some runs, in order."""
         return np.flatnonzero(np.isin(self.case_of, np.asarray(cases, np.intp)))
 
-    def reads(self, case: int, values: Values) -> frozenset[str]:
-        """Names of the terms that the prediction of a run looks up."""
-        if case not in self._reads:
-            self.outcomes([case], values)
-        return self._reads[case]
-
     def log_predicted(self, cases: Sequence[int], values: Values) -> FloatArray:
         """Logarithm of predicted seconds of the targets of some runs (ascending)."""
         found = self.outcomes(cases, values)
@@ -88,14 +81,10 @@ class Evaluations:
         asked = [
             (n, self.cases[n].terms(values), None if fitted is None else fitted[n]) for n in cases
         ]
-        self._add([one for one in asked if one[0] not in self._reads])
-        self._add([one for one in asked if self._key(one) not in self._known])
-        return [self._known[self._key(one)] for one in asked]
-
-    def _add(self, asked: list[Asked]) -> None:
-        for one, outcome in zip(asked, self._evaluate(asked), strict=True):
-            self._reads.setdefault(one[0], outcome.reads)
-            self._known[self._key(one)] = outcome
+        missing = [one for one in asked if _key(one) not in self._known]
+        for one, outcome in zip(missing, self._evaluate(missing), strict=True):
+            self._known[_key(one)] = outcome
+        return [self._known[_key(one)] for one in asked]
 
     def _evaluate(self, asked: list[Asked]) -> list[Outcome]:
         if self._pool is None or len(asked) < self.jobs:
@@ -104,11 +93,10 @@ class Evaluations:
         chunk = max(1, len(asked) // (4 * self.jobs))
         return list(self._pool.map(_outcome, asked, chunksize=chunk))
 
-    def _key(self, asked: Asked) -> object:
-        """What decides a prediction: the run and the terms that it looks up."""
-        number, terms, fitted = asked
-        reads = self._reads[number]
-        return number, tuple(sorted((k, v) for k, v in terms.items() if k in reads)), fitted
+
+def _key(asked: Asked) -> object:
+    number, terms, fitted = asked
+    return number, tuple(sorted(terms.items())), fitted
 
 
 def _outcome(asked: Asked) -> Outcome:

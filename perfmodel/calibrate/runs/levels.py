@@ -92,7 +92,7 @@ def slopes_at(
     candidates: Sequence[Parameter],
     values: Values,
 ) -> FloatArray:
-    """Numeric derivatives of log times; exactly 0 where a run does not look the term up."""
+    """Numeric derivatives of log times, ``[T, P]``."""
     base = evaluations.log_predicted(cases, values)
     slopes = np.zeros((len(base), len(candidates)))
     for column, parameter in enumerate(candidates):
