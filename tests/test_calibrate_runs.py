@@ -20,8 +20,8 @@ from perfmodel.calibrate.runs.folds import folds_of
 from perfmodel.calibrate.runs.report import report_lines
 from perfmodel.calibrate.runs.solve import Problem, step, walk
 from perfmodel.calibrate.runs.spreads import halfwidths, requests, widths
-from perfmodel.calibrate.runs.terms import independent_rows, parameters
-from perfmodel.catalog import own_terms
+from perfmodel.calibrate.runs.terms import ENGINE_SIDE, independent_rows, parameters
+from perfmodel.catalog import data_files, own_terms
 from perfmodel.cli.calibrate import command as calibrate
 from perfmodel.errors import BadInput
 from perfmodel.spec.record import RunRecord, read_records
@@ -84,6 +84,14 @@ def test_a_term_that_an_heir_states_itself_does_not_come_from_its_base():
     assert case.terms(given_terms)["rank_skew_frac"] == 0.5
     nearer = {**given_terms, "xdit": {"rank_skew_frac": 0.1}}
     assert case.terms(nearer)["rank_skew_frac"] == 0.1
+
+
+def test_every_engine_has_candidates_inside_their_bounds():
+    for path in data_files("calibration/engines/*.json"):
+        if path.stem != "memory":
+            found = parameters(path.stem)
+            assert set(ENGINE_SIDE) <= set(found)
+            assert all(p.low <= p.default <= p.high for p in found.values())
 
 
 # Halves

@@ -293,3 +293,13 @@ def test_bound_names_what_limits():
     assert cost(gemm(m=64, n=64, k=64), box).bound == "latency"
     assert cost(attention(seq_q=44_160, seq_kv=44_160), box).bound in ("matrix", "exp")
     assert cost(collective(full_bytes=1e9), box).bound == "link"
+
+
+def test_what_is_known_of_a_device_or_its_family_wins_over_what_an_engine_says_of_all():
+    base = machine("h100-sxm")
+    lent = base.named["attention_rate_fa2@hopper"].value
+    general = replace(base, terms={"attention_rate_fa2": 0.9})
+    assert general.term("attention_rate_fa2") == lent
+    special = replace(base, terms={"attention_rate_fa2@hopper": 0.6, "attention_rate_fa2": 0.9})
+    assert special.term("attention_rate_fa2") == 0.6
+    assert replace(machine("a100-sxm-80g"), terms=general.terms).term("attention_rate_fa2") == 0.9

@@ -25,6 +25,9 @@ NEEDS_MORE = {
     "perfmodel verify --serve sweep/": "tests/test_verify_serve_runs.py runs it",
     "perfmodel bench --preset quick --out records/": "tests/test_bench_live.py runs it",
     "perfmodel calibrate --records records/ --device my-gpu": "tests/test_bench_live.py runs it",
+    "perfmodel calibrate --runs my-runs.jsonl --out mine/calibration/engines": (
+        "tests/test_calibrate_runs.py runs it"
+    ),
 }
 
 

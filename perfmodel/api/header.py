@@ -121,7 +121,8 @@ def prior_warning(session: Session, share: Mapping[str, float]) -> list[Problem]
     fix = (
         f"measure this machine: perfmodel bench, then perfmodel calibrate --device {device}"
         if session.fit_id is None
-        else "fit the engine terms to runs of your own, or pin a stage with --set STAGE=MS"
+        else "fit the engine terms to your runs (perfmodel calibrate --runs FILE), or pin a stage "
+        "with --set STAGE=MS"
     )
     message = (
         f"{prior * 100:.0f} % of the predicted time rests on priors, not on measurements; {fix}"

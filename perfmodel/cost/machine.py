@@ -242,7 +242,7 @@ class Machine:
     def _found(self, name: str) -> str:
         """The most special key under which the term is known; `name` itself if none is."""
         keys = (f"{name}@{self.rates.device_id}", f"{name}@{self.rates.family}", name)
-        return next((k for table in (self.terms, self.named) for k in keys if k in table), name)
+        return next((k for k in keys for table in (self.terms, self.named) if k in table), name)
 
     def sustained(self, law: str) -> float:
         """Sustained over short-burst rate of `law` (``gemm``, ``attention``, ``conv``...).

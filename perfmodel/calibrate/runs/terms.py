@@ -17,7 +17,7 @@ ENGINE_SIDE = (
     "sustained_frac.attention",
     "sustained_frac.conv",
     "conv_rate_frac",
-    "strided_memory_frac",
+    "strided_bytes_per_clock",
     "copy_memory_frac",
     "pointwise_memory_frac",
     "cache_hit_frac",
