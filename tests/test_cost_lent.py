@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -137,3 +138,18 @@ def test_more_power_never_slows_and_nothing_passes_the_peak(watts, more, name):
     low, high = rates(watts), rates(watts * more)
     assert np.all(np.array(low) <= np.array(high) * (1 + 1e-9))
     assert max(high) <= MOST_OF_PEAK + 1e-9
+
+
+def test_a_family_that_needs_less_power_reaches_what_its_tables_say():
+    # AIConfigurator: products of these shapes run at 386 to 401 TFLOP/s on an RTX PRO 6000.
+    rate = share(machine("1xRTX-PRO-6000"), product()) * 5.038e14
+    assert 0.85 * 3.86e14 < rate < 4.01e14
+    laws, named = load_laws("nothing", "blackwell-rtx", None)
+    device = catalog.load_device("gb10")
+    frugal = adapt(laws, named, device)["gemm/bf16"].values
+    hungry = adapt(laws, {k: v for k, v in named.items() if "power_need" not in k}, device)
+    assert slowdown_of(frugal) < slowdown_of(hungry["gemm/bf16"].values)
+
+
+def slowdown_of(values: Mapping[str, float]) -> float:
+    return (1 + values["throttle_frac"]) * (1 + values.get("sustain_frac", 0.0))

@@ -107,11 +107,14 @@ def _density(named: Mapping[str, NamedPrior], device: Device, lender: str) -> fl
 
 
 def _budget_ratio(named: Mapping[str, NamedPrior], device: Device, lender: str) -> float | None:
-    """Watts a peak FLOP/s over the lender's; None where a figure is unknown."""
+    """Watts a peak FLOP/s over the lender's, by what the family needs of them; None if unknown."""
     base = named.get(f"power_budget.{lender}")
     tdp_w = _value(device.compute.tdp_w)
     peak = _value(device.peak_flop_per_s.get(REFERENCE_DTYPE))
-    return tdp_w / peak / base.value if base and tdp_w and peak else None
+    if base is None or not tdp_w or not peak:
+        return None
+    need = named.get(f"power_need.{device.family}")
+    return tdp_w / peak / base.value / (1.0 if need is None else need.value)
 
 
 def _best(
