@@ -9,6 +9,7 @@ import pytest
 
 from perfmodel import catalog
 from perfmodel.api.predict import predict
+from perfmodel.api.recommend import recommend
 from perfmodel.api.session import open_session
 from perfmodel.cost import cost
 from perfmodel.cost.machine import Machine
@@ -261,6 +262,17 @@ def test_pipefusion_divides_what_follows_the_warm_up_and_is_lossy():
     assert answer.prediction.lossless is False
     alone = predict(flux, catalog.parse_gpus("4xH100"), engine="xdit").prediction
     assert alone.lossless is True
+
+
+@pytest.mark.parametrize("engine", ["xdit", "vllm-omni"])
+def test_pipelines_of_patches_are_ranked_where_the_output_may_change(engine):
+    asked = dict(workload=Workload(model="sd3.5-large"), system="4xL40S", engine=engine, top=400)
+    plain = recommend(**asked).recommendations
+    assert not any(one.parallel.pipeline_parallel_size > 1 for one in plain)
+    lossy = recommend(**asked, allow_lossy=True).recommendations
+    piped = [one for one in lossy if one.parallel.pipeline_parallel_size > 1]
+    assert bool(piped) == (engine == "xdit")
+    assert not any(one.lossless for one in piped)
 
 
 def test_a_single_forward_needs_no_steps_and_no_memory_of_a_pipeline():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def recommend(
         engine: ``name[@version|@date]``.
         options: fixed choices.
         objective: latency, throughput, memory or cost.
-        allow_lossy: rank fp8 with the rest.
+        allow_lossy: rank fp8, and pipelines of patches, with the rest.
         use_all_gpus: leave out configurations of fewer devices.
         top: recommendations returned.
         max_latency_ms: leave out slower ones.
@@ -102,8 +102,11 @@ def recommend(
         return misfit.explain(session, table, answer)
     variants = [ranked]
     lossy = _lossy_session(session)
-    if allow_lossy and lossy is not None:
-        variants.append(_rank(build_table(lossy, layouts), objective, use_all_gpus, max_latency_ms))
+    if allow_lossy:
+        variants += [
+            _rank(table, objective, use_all_gpus, max_latency_ms)
+            for table in _lossy_tables(session, lossy, layouts)
+        ]
     best, records = _top(variants, top, objective)
     found_best = _around_the_best(best, records[0], None if allow_lossy else lossy)
     scaling = _scaling(ranked)
@@ -115,6 +118,15 @@ def recommend(
             **found_best,
         }
     )
+
+
+def _lossy_tables(session: Session, lossy: Session | None, layouts: Layouts) -> Iterator[Table]:
+    """What changes the output: the same layouts in fp8, and pipelines of patches."""
+    if lossy is not None:
+        yield build_table(lossy, layouts)
+    found = legality(session, search_space(session, stale=True))
+    if found.legal.any():
+        yield build_table(session, found.layouts.take(found.legal))
 
 
 def _space(session: Session, use_all_gpus: bool) -> Layouts:

@@ -33,9 +33,20 @@ class Legality:
     rejected: tuple[RejectedRow, ...]
 
 
-def search_space(session: Session) -> Layouts:
-    """Candidates for the searched axes of the engine and the requested tiling."""
+def search_space(session: Session, *, stale: bool = False) -> Layouts:
+    """Candidates for the searched axes of the engine and the requested tiling.
+
+    `stale`: only those of a pipeline whose patches see keys of the step before (`pp` of xDiT).
+    """
     useful = session.engine.searched_axes(session.behaviour)
+    if stale:
+        patches = session.behaviour.has_pp and session.behaviour.patch_warmup_steps is not None
+        layouts = _space(session, (*useful, "pp")) if patches else Layouts.of([])
+        return layouts.take(layouts.pp > 1)
+    return _space(session, useful)
+
+
+def _space(session: Session, useful: tuple[str, ...]) -> Layouts:
     tilings = {"auto": (0, 1), "on": (1,), "off": (0,)}[session.options.vae_tiling]
     layouts = candidates(
         session.system.num_gpus,
