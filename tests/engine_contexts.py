@@ -29,6 +29,7 @@ class FakeModel:
     experts: int = 1
     transformer: FakeTransformer = FakeTransformer()
     vae: FakeVae = FakeVae()
+    traced: None = None
 
 
 @dataclass(frozen=True)

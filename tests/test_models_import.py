@@ -122,7 +122,7 @@ MALFORMED = [
     (CONFIG, {"use_rotary_positional_embeddings": "yes"}, "is not true or false"),
     (CONFIG, {"_class_name": "gone"}, "_class_name"),
     (CONFIG, {"_class_name": "CogVideoTransformer"}, "nearest: CogVideoXTransformer3DModel"),
-    ("vae/config.json", {"_class_name": "AutoencoderTiny"}, "no known family"),
+    ("vae/config.json", {"_class_name": "AutoencoderTinyX"}, "no known family"),
     ("vae/config.json", {"latent_channels": None}, "latent_channels: null"),
     ("vae/config.json", {"block_out_channels": [128, 200]}, "block_out_channels"),
     ("vae/config.json", {"block_out_channels": "wide"}, "block_out_channels"),

@@ -165,7 +165,9 @@ def evidence(session: Session, fit: Mapping[str, object] | None) -> tuple[Eviden
 def provenance(session: Session) -> dict[str, str]:
     """What the numbers were made from."""
     fit = session.fit_id or f"priors of the {session.system.device.family} family"
+    traced = session.model.traced
     return {
+        **({"traced": f"{traced.class_name} of {traced.library}"} if traced else {}),
         "perfmodel": __version__,
         "fit": f"{session.system.device.id}@{session.fit_id}" if session.fit_id else fit,
         "rules": f"{session.behaviour.engine} {session.behaviour.version}",

@@ -65,7 +65,12 @@ def import_model(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Describe a diffusers directory as a model file: dimensions read, the rest assumed."""
+    """Describe a diffusers directory as a model file: dimensions read, the rest assumed.
+
+    A transformer class of no known family is traced on meta tensors where torch and diffusers are
+    installed: its operators become the file, marked traced (one GPU, guidance parallelism, Ulysses
+    and ring).
+    """
     from perfmodel.report.models_page import import_page
 
     def answer() -> Page | dict[str, Any]:

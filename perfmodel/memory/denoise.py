@@ -54,7 +54,8 @@ def widths(work: DenoiseWork) -> Widths:
     """Read the widths off the operators of a forward."""
     tokens = [op for op in work.per_forward if isinstance(op, Gemm) and op.rows == Rows.TOKENS]
     down = max(
-        (_scalar(op.k) for op in tokens if op.split == Split.ROW), default=float(work.hidden)
+        (_scalar(op.k) for op in tokens if op.split == Split.ROW),
+        default=float(work.inner_width or work.hidden),
     )
     columns = [op for op in tokens if op.split == Split.COLUMN and _scalar(op.n) == down]
     rows = [op for op in tokens if op.split == Split.ROW and _scalar(op.k) == down]

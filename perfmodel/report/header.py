@@ -27,6 +27,8 @@ def add_header(page: Page, answer: Document) -> None:
     if machine or rules:
         joint = "; ".join([*machine[-1:], *rules[:1]])
         page.items([*machine[:-1], joint, *rules[1:]])
+    if answer.provenance.get("traced"):
+        page.paragraph(f"operators traced, no family: {answer.provenance['traced']}", indent=2)
     if any(part and part.assumed for part in (answer.workload, answer.system, answer.engine)):
         page.paragraph(ASSUMED_NOTE, indent=2)
 

@@ -92,7 +92,8 @@ def import_page(document: Mapping[str, Any]) -> Page:
     page.blank()
     _work(page, document)
     page.blank()
-    page.paragraph(f"Assumed as in {document['template']}:")
+    template = document["template"]
+    page.paragraph(f"Assumed as in {template}:" if template else "Assumed:")
     for note in document["taken_over"]:
         page.paragraph(note, indent=2)
     return page

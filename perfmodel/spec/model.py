@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from perfmodel.spec.traced import TracedSpec
 from perfmodel.spec.vae import Count, Positive, VaeSpec
 from perfmodel.spec.workload import Frozen
 
@@ -164,6 +165,7 @@ class ModelSpec(Frozen):
         size_multiple: width and height are floored to a multiple of it.
         size_strict: tasks that refuse other sizes instead of flooring them.
         published_params: what the publisher states, as text.
+        traced: operators of a class that was traced (family ``traced``).
     """
 
     slug: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.\-]*$")]
@@ -187,8 +189,15 @@ class ModelSpec(Frozen):
     size_multiple: Positive = 16
     size_strict: tuple[str, ...] = ()
     published_params: str | None = None
+    traced: TracedSpec | None = None
     notes: tuple[str, ...] = ()
     sources: Annotated[tuple[str, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _check_traced(self) -> ModelSpec:
+        if (self.family == "traced") != (self.traced is not None):
+            raise ValueError("family traced and the operators in traced go together")
+        return self
 
     @property
     def default_task(self) -> str:

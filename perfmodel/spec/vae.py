@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from perfmodel.spec.traced import TracedVae
 from perfmodel.spec.workload import Frozen
 
 Positive = Annotated[int, Field(strict=True, ge=1)]
@@ -31,6 +32,7 @@ READ_BY: dict[str, frozenset[str]] = {
     "attention_levels": frozenset({"mochi", "dcae"}),
     "tile_frames": frozenset({"hunyuanvideo"}),
     "tile_stride_frames": frozenset({"hunyuanvideo"}),
+    "traced": frozenset({"traced"}),
 }
 """Kinds that read a field; others may not set it."""
 
@@ -42,7 +44,8 @@ class VaeSpec(Frozen):
         kind: the class of layers (a module ``stages/vae_*.py``): ``wan`` (causal, chunked),
             ``qwen_image`` (the same network without its fast path), ``kl2d`` (AutoencoderKL),
             ``flux2``, ``hunyuanvideo``, ``hunyuanvideo15``, ``cogvideox``, ``ltx``, ``ltx2``,
-            ``mochi``, ``minimax_h3`` (decoded by a transformer), ``dcae`` (AutoencoderDC).
+            ``mochi``, ``minimax_h3`` (decoded by a transformer), ``dcae`` (AutoencoderDC), ``traced``
+            (operators of an unknown class).
         z_channels: latent channels.
         encoder_width, decoder_width: channels of the level with multiplier 1.
         multipliers: channel multipliers of the levels, pixels first.
@@ -65,6 +68,7 @@ class VaeSpec(Frozen):
             when it encodes, so its encode tiles are `pixel_patch` times as wide.
         tile_frames, tile_stride_frames: longer clips run in overlapping temporal tiles (0: never).
         bits: bits of a weight and of an activation as engines load it.
+        traced: operators of a class that was traced.
     """
 
     kind: Literal[
@@ -80,6 +84,7 @@ class VaeSpec(Frozen):
         "minimax_h3",
         "mochi",
         "dcae",
+        "traced",
     ] = "wan"
     name: str
     z_channels: Positive
@@ -105,6 +110,7 @@ class VaeSpec(Frozen):
     tile_frames: Annotated[int, Field(strict=True, ge=0, le=4096)] = 0
     tile_stride_frames: Annotated[int, Field(strict=True, ge=0, le=4096)] = 0
     bits: Positive = 16
+    traced: TracedVae | None = None
 
     @model_validator(mode="after")
     def _check(self) -> VaeSpec:
@@ -114,6 +120,8 @@ class VaeSpec(Frozen):
         for name, count in self._lengths().items():
             if len(getattr(self, name)) != count:
                 raise ValueError(f"{name} needs {count} entries for a VAE of kind {self.kind}")
+        if (self.kind == "traced") != (self.traced is not None):
+            raise ValueError("kind traced and the operators in traced go together")
         if bool(self.tile_frames) != bool(self.tile_stride_frames):
             raise ValueError("tile_frames and tile_stride_frames go together")
         return self

@@ -37,6 +37,7 @@ FAMILIES = {
     "sana": "perfmodel.stages.sana",
     "helios": "perfmodel.stages.helios",
     "longcat_video": "perfmodel.stages.longcat_video",
+    "traced": "perfmodel.stages.traced",
 }
 
 
@@ -62,8 +63,8 @@ def family(model: ModelSpec) -> Family:
     return cast("Family", import_module(module))
 
 
-WITHOUT_ENCODERS = frozenset({"cosmos3"})
-"""Families that read the prompt in the transformer itself."""
+WITHOUT_ENCODERS = frozenset({"cosmos3", "traced"})
+"""Families that read the prompt in the transformer itself, or bring encoders of their own."""
 
 
 def _check_encoders(model: ModelSpec) -> None:

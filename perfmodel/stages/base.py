@@ -123,6 +123,7 @@ class DenoiseWork:
             the one at the exit: (name, count per forward, elements of a row).
         hidden: width of the hidden state (pipeline hand-over).
         heads, kv_heads, head_dim: of the self-attention.
+        inner_width: widest input of a product inside a block; 0: that of the row-split products.
         exit_width: elements per token that the sequence-parallel exit gathers.
         velocity_elements: elements of the noise prediction that guidance parallelism gathers.
         sequence_parallel_masked: padding builds a mask (Cosmos3) or is left unmasked.
@@ -141,6 +142,7 @@ class DenoiseWork:
     heads: int
     kv_heads: int
     head_dim: int
+    inner_width: int = 0
     exit_width: int
     velocity_elements: Floats
     sequence_parallel_masked: bool = False

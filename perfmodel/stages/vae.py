@@ -26,6 +26,7 @@ KINDS = {
     "minimax_h3": "perfmodel.stages.vae_minimax_h3",
     "mochi": "perfmodel.stages.vae_mochi",
     "dcae": "perfmodel.stages.vae_dcae",
+    "traced": "perfmodel.stages.vae_traced",
 }
 
 

@@ -41,16 +41,14 @@ def program(ctx: Context, config: ParallelConfig) -> str:
     if ctx.has_input_image:
         lines.append("from diffusers.utils import load_image")
     if ranks > 1:
-        lines += [
-            "from diffusers import ContextParallelConfig",
-            "torch.distributed.init_process_group('nccl')",
-        ]
+        lines.append("from diffusers import ContextParallelConfig")
+    if ranks * config.cfg > 1:
+        lines.append("torch.distributed.init_process_group('nccl')")
     lines += [
         "rank = int(os.environ.get('RANK', 0))",
         "torch.cuda.set_device(int(os.environ.get('LOCAL_RANK', 0)))",
     ]
-    lines += _loaded(ctx)
-    lines += _placed(ctx, config)
+    lines += [*_loaded(ctx), *_placed(ctx, config), *_branches(config)]
     lines += [
         f"arguments = {_arguments(ctx)}",
         "for run in range(2):",
@@ -91,18 +89,55 @@ def _placed(ctx: Context, config: ParallelConfig) -> list[str]:
         lines.append("pipe.vae.to(torch.float32)")
     if config.vae_tiling:
         lines.append("pipe.vae.enable_tiling()")
+    if config.cfg > 1:
+        shape = (config.cfg, config.ring, config.ulysses)
+        lines.append(
+            f"mesh = torch.distributed.device_mesh.init_device_mesh('cuda', {shape}, "
+            "mesh_dim_names=('cfg', 'ring', 'ulysses'))"
+        )
+    if ctx.family == "traced" and config.ulysses * config.ring > 1:
+        lines.append(
+            "# a class without a plan of its own (_cp_plan) needs cp_plan= below: "
+            "which inputs and outputs are cut along the tokens"
+        )
     calls = []
     if "attention_backend" not in ctx.behaviour.assumed:
         name = _BACKENDS.get(options.attention_backend or "", "native")
         calls.append(f"set_attention_backend({name!r})")
     if config.ulysses * config.ring > 1:
+        mesh = ", mesh=mesh" if config.cfg > 1 else ""
         calls.append(
             "enable_parallelism(config=ContextParallelConfig("
-            f"ulysses_degree={config.ulysses}, ring_degree={config.ring}))"
+            f"ulysses_degree={config.ulysses}, ring_degree={config.ring}{mesh}))"
         )
     if ctx.behaviour.compiled:
         calls.append("compile_repeated_blocks()")
     return lines + [f"{part}.{call}" for call in calls for part in _DENOISERS[: ctx.experts]]
+
+
+def _branches(config: ParallelConfig) -> list[str]:
+    """Guidance branches, which the pipeline joins to one batch, divided over the ranks."""
+    if config.cfg == 1:
+        return []
+    ranks = config.cfg
+    return [
+        "def divided(forward):",
+        "    rank, group = mesh['cfg'].get_local_rank(), mesh['cfg'].get_group()",
+        "    def run(*args, **kwargs):",
+        "        batch = len(args[0] if args else kwargs['hidden_states'])",
+        f"        assert batch % {ranks} == 0, 'the branches must run as one batch to be divided'",
+        "        def share(value):",
+        "            whole = torch.is_tensor(value) and value.ndim > 0 and len(value) == batch",
+        f"            return value.chunk({ranks})[rank] if whole else value",
+        "        kwargs = {name: share(value) for name, value in kwargs.items()}",
+        "        out = forward(*[share(value) for value in args], **kwargs)",
+        f"        parts = [torch.empty_like(out[0]) for _ in range({ranks})]",
+        "        torch.distributed.all_gather(parts, out[0].contiguous(), group=group)",
+        "        whole = torch.cat(parts)",
+        "        return (whole,) if isinstance(out, tuple) else type(out)(whole)",
+        "    return run",
+        "pipe.transformer.forward = divided(pipe.transformer.forward)",
+    ]
 
 
 def _arguments(ctx: Context) -> str:

@@ -37,6 +37,14 @@ JOINT = ModelFacts(
     text_split=True,
     offload_modes=OFFLOADS,
 )
+# Any class of the library, with a context-parallel plan of one's own where it has none; the
+# branches of a step, which most pipelines join to one batch, may be divided over two processes.
+TRACED = ModelFacts(
+    pipeline="DiffusionPipeline",
+    axes=_PARALLEL | {"cfg"},
+    auto_pad=False,
+    offload_modes=OFFLOADS,
+)
 PLAIN = ModelFacts(pipeline="DiffusionPipeline", offload_modes=OFFLOADS)
 
 MODELS: tuple[tuple[str, ModelFacts], ...] = (
@@ -59,4 +67,5 @@ FACTS = Facts(
     aliases={"NATIVE": "TORCH_SDPA", "SDPA": "TORCH_SDPA"},
     sources=SOURCES,
     weight_only=("fp8wo", "int8wo", "fp8cast", "nf4"),
+    traced=TRACED,
 )

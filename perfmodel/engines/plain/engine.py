@@ -22,6 +22,7 @@ from perfmodel.engines.vllm_omni.behaviour import (
     platform_of,
 )
 from perfmodel.spec.parallel import ParallelConfig
+from perfmodel.spec.traced import TracedSpec
 from perfmodel.spec.workload import Options
 from perfmodel.stages.base import Traits
 
@@ -34,6 +35,10 @@ class ModelLike(Protocol):
     @property
     def slug(self) -> str:
         """Catalogue id."""
+
+    @property
+    def traced(self) -> TracedSpec | None:
+        """Operators of a class without a family."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,11 @@ def _resolved(
 def _behaviour(
     facts: Facts, model: ModelLike, device: DeviceLike, version: Version, options: Options
 ) -> Behaviour:
-    found = facts.model(model.slug, version.date)
+    found = (
+        facts.model(model.slug, version.date)
+        if model.traced is None
+        else _traced(facts, model.traced)
+    )
     resolved, assumed = _resolved(facts, found, device, options)
     backend = resolved.attention_backend or "TORCH_SDPA"
     platform = platform_of(device.family)
@@ -173,6 +182,14 @@ def _behaviour(
         return base
     fused_norms = facts.torch_norms and version.date >= TORCH_2_9 and platform != "npu"
     return _with_model(base, found, fused_torch_norms=fused_norms)
+
+
+def _traced(facts: Facts, spec: TracedSpec) -> ModelFacts | None:
+    """Facts of a traced class: tokens are divided only where its attention allows it."""
+    found = facts.traced
+    if found is None or spec.sequence_parallel:
+        return found
+    return replace(found, axes=found.axes - {"ulysses", "ring"})
 
 
 def _with_model(base: Behaviour, found: ModelFacts, *, fused_torch_norms: bool) -> Behaviour:

@@ -161,6 +161,7 @@ class Facts:
         weight_only: dtypes of weights that the engine widens before each product.
         aliases: further backend names to the ones known here.
         eras: what was otherwise before, oldest first.
+        traced: facts of a class without a family; None when the engine cannot run one.
     """
 
     name: str
@@ -182,6 +183,7 @@ class Facts:
     weight_only: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     eras: tuple[Era, ...] = ()
+    traced: ModelFacts | None = None
 
     def on(self, day: str) -> Facts:
         """These facts as they were on `day`."""

@@ -38,6 +38,10 @@ class ModelLike(Protocol):
         """Catalogue id."""
 
     @property
+    def traced(self) -> object | None:
+        """Operators of a class without a family, which the engine does not know."""
+
+    @property
     def experts(self) -> int:
         """Full transformers of the pipeline."""
 
@@ -230,7 +234,7 @@ def resolve_behaviour(
 
 
 def _resolve(model: ModelLike, device: DeviceLike, version: Version, options: Options) -> Behaviour:
-    pipeline = pipeline_of(model.slug)
+    pipeline = pipeline_of(model.slug) if model.traced is None else None
     if (
         pipeline is not None
         and pipeline.since
