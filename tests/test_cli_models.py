@@ -79,3 +79,19 @@ def test_a_model_file_of_ones_own_can_be_shown(
     assert code == 0
     blocks = {part["name"]: part["blocks"] for part in json.loads(out)["components"]}
     assert blocks["transformer"] == 15
+
+
+@pytest.mark.parametrize("name", ["cosmos3-nano", "flux.1-dev", "ltx-2"])
+def test_what_show_prints_agrees_with_its_schema(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    import jsonschema
+
+    from perfmodel.cli.schema import schema
+
+    with pytest.raises(SystemExit):
+        main(["models", "show", name, "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    jsonschema.validate(answer, schema("show"))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**answer, "flops": None}, schema("show"))

@@ -433,6 +433,10 @@ MALFORMED = [
     ({"_class_name": "CogView9Transformer2DModel"}, "has no such class to trace"),
     ({"_class_name": "Krea2Transformer2DModel"}, "unknown key"),
     ({"_class_name": 7}, "_class_name is missing"),
+    ({"num_layers": 10**9}, "num_layers: 1000000000 is not a whole number from 1 to 1,000"),
+    ({"sample_size": 10**6}, "sample_size: 1000000"),
+    ({"in_channels": 10**30}, "in_channels"),
+    ({"rope_axes_dim": [2] * 5000}, "has 5,000 entries"),
     ({"_class_name": "AutoencoderTiny"}, "AutoencoderTiny"),
     ({"_class_name": "DiffusionPipeline"}, "no such class"),
 ]

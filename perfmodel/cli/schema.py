@@ -19,12 +19,13 @@ HOMES = {
     "verify": "perfmodel.report.verify_answer:VerifyAnswer",
     "live": "perfmodel.report.live_answer:LiveAnswer",
     "validate": "perfmodel.report.validate_answer:ValidateAnswer",
+    "show": "perfmodel.report.models_answer:ModelAnswer",
     "workload": "perfmodel.spec.workload:Workload",
     "options": "perfmodel.spec.workload:Options",
     "hardware": "perfmodel.spec.hardware:Device",
     "model": "perfmodel.spec.model:ModelSpec",
 }
-ANSWERS = ("recommend", "predict", "compare", "plan", "verify", "live", "validate")
+ANSWERS = ("recommend", "predict", "compare", "plan", "verify", "live", "validate", "show")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 

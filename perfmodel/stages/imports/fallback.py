@@ -9,6 +9,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
@@ -30,7 +31,7 @@ GUIDE = "see models/README.md"
 
 def unknown_class(config: Config, known: Mapping[str, Any], why: str = "") -> BadInput:
     """The refusal of a class without a family, with the nearest that have one."""
-    near = get_close_matches(config.cls, known, n=NEAREST, cutoff=0.3)
+    near = _nearest(config, known)
     hint = f"; nearest: {', '.join(near)}" if near else ""
     what = f'class "{config.cls}" is of no known family{hint}{why}; a new family: {GUIDE}'
     return refuse(str(config.path), what, value=config.cls, suggestions=tuple(near))
@@ -67,9 +68,15 @@ def denoiser(config: Config, known: Mapping[str, Any]) -> Denoiser:
         BadInput: see `library_class` and `trace.denoiser.trace_denoiser`.
     """
     cls, library = library_class(config, known)
-    with quiet():
-        tracer = import_module("perfmodel.stages.imports.trace.denoiser")
-        found: Denoiser = tracer.trace_denoiser(cls, library, config)
+    try:
+        with quiet():
+            tracer = import_module("perfmodel.stages.imports.trace.denoiser")
+            found: Denoiser = tracer.trace_denoiser(cls, library, config)
+    except BadInput as error:
+        near = _nearest(config, known)
+        hint = f"; nearest families: {', '.join(near)}" if near else ""
+        first = error.problems[0]
+        raise BadInput(replace(first, message=first.message + hint)) from None
     return found
 
 
@@ -102,6 +109,10 @@ def pipeline_class(index: Mapping[str, Any]) -> type | None:
     with quiet():
         found = getattr(import_module(LIBRARY), str(index.get("_class_name")), None)
     return found if isinstance(found, type) else None
+
+
+def _nearest(config: Config, known: Mapping[str, Any]) -> list[str]:
+    return get_close_matches(config.cls, known, n=NEAREST, cutoff=0.3)
 
 
 def _is_installed(name: str) -> bool:

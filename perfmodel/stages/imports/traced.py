@@ -35,7 +35,8 @@ def read_traced(root: Path, index: Mapping[str, Any], main: Config) -> Imported:
     spec = found.spec
     side, time = int(vae["spatial_ratio"]), int(vae["temporal_ratio"])
     pipeline = import_module("perfmodel.stages.imports.trace.pipeline")
-    patch = found.dims["patch"]
+    dims = _unpacked(found.dims, int(vae["z_channels"])) if found.packed else found.dims
+    patch = dims["patch"]
     grid_px = spec.grid and (spec.grid[0] * patch[1] * side, spec.grid[1] * patch[2] * side)
     usual = pipeline.defaults(
         fallback.pipeline_class(index),
@@ -57,7 +58,7 @@ def read_traced(root: Path, index: Mapping[str, Any], main: Config) -> Imported:
         "hf_id": str(index.get("_name_or_path") or name),
         "family": "traced",
         "tasks": {"t2v" if found.video else "t2i": task},
-        "transformer": {**found.dims, "guidance_embedded": embedded},
+        "transformer": {**dims, "guidance_embedded": embedded},
         "vae": vae,
         "text_encoders": names,
         "frame_rounding": "down",
@@ -71,8 +72,19 @@ def read_traced(root: Path, index: Mapping[str, Any], main: Config) -> Imported:
         ),
     }
     stated = () if shift is not None else ("a schedule without shift",)
-    assumed = (*usual.assumed, *vae_assumed, *text_assumed, *stated)
+    left = ", ".join(found.left_out)
+    without = (f"arguments without a value: {left}",) if left else ()
+    assumed = (*usual.assumed, *without, *vae_assumed, *text_assumed, *stated)
     return Imported(checked(data, root), None, assumed)
+
+
+def _unpacked(dims: dict[str, Any], latent_channels: int) -> dict[str, Any]:
+    """A token of as many channels as the latent has holds one position, not several."""
+    volume = dims["patch"][0] * dims["patch"][1] * dims["patch"][2]
+    if dims["in_channels"] * volume != latent_channels:
+        return dims
+    wide = {name: dims[name] * volume for name in ("in_channels", "out_channels")}
+    return {**dims, **wide, "patch": (1, 1, 1)}
 
 
 def _text_encoders(

@@ -17,13 +17,24 @@ from perfmodel.spec.traced import AnyOp, TracedAttention, TracedGemm, TracedSpec
 from perfmodel.stages.imports.read import Config, refuse
 from perfmodel.stages.imports.trace.assemble import Irregular, operators
 from perfmodel.stages.imports.trace.fit import Point
-from perfmodel.stages.imports.trace.inputs import Guess, UnknownArgument, arguments, guesses
+from perfmodel.stages.imports.trace.inputs import (
+    Guess,
+    UnknownArgument,
+    arguments,
+    guesses,
+    left_out,
+)
 from perfmodel.stages.imports.trace.points import fitter, points
 from perfmodel.stages.imports.trace.record import Trace, traced
 from perfmodel.stages.traced_ops import divisible, role_of, rows_of
 
+MOST = (("layers", 1000), ("blocks", 1000), ("depth", 1000), ("sample_", 512))
+LARGEST = 1 << 24
+LONGEST = 1000
 FRAME_NAMES = ("video_length", "sample_frames", "num_frames")
 TEXT_NAMES = ("text_len", "max_text_seq_length", "max_sequence_length")
+FURTHEST = 2
+"""Attempts that ran most operators before they failed: they are made again with fixed numbers."""
 LEAST_SHARE = 0.02
 """Of the parameters, for a list of modules to count as blocks."""
 ROUTES = "describe the model in a file instead: see models/README.md"
@@ -37,11 +48,15 @@ class Denoiser:
         spec: its operators.
         dims: fields of `TransformerSpec` read off them.
         video: it takes frames.
+        packed: its pipeline folds positions of the latent into the channels of a token.
+        left_out: arguments that kept their defaults.
     """
 
     spec: TracedSpec
     dims: dict[str, Any]
     video: bool
+    packed: bool
+    left_out: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +103,8 @@ def trace_denoiser(cls: type, library: str, config: Config) -> Denoiser:
         _spec(module, config.cls, library, call, ops),
         _dims(module, call.guess, channels, found[0], ops),
         video,
+        "n" in call.guess.layout.axes,
+        left_out(cls, settings, channels, call.guess, shapes[0]),
     )
 
 
@@ -98,6 +115,7 @@ def build(cls: type, config: Config) -> Any:
         BadInput: the class does not take the configuration.
     """
     _check_keys(cls, config)
+    _check_sizes(config)
     values = {name: config.values[name] for name in config.given}
     try:
         with torch.device("meta"):
@@ -119,6 +137,18 @@ def _check_keys(cls: type, config: Config) -> None:
             raise refuse(str(config.path), what, value=key, suggestions=tuple(near))
 
 
+def _check_sizes(config: Config) -> None:
+    """A class is built for real, only without weights: what would take for ever is refused."""
+    for key in sorted(config.given):
+        value = config.values[key]
+        most = next((most for part, most in MOST if part in key), LARGEST)
+        if isinstance(value, int) and value > most:
+            config.number(key, most=most)
+        if isinstance(value, (list, dict)) and len(value) > LONGEST:
+            what = f"{key}: has {len(value):,} entries; at most {LONGEST} are read"
+            raise refuse(str(config.path), what)
+
+
 def one_line(error: Exception) -> str:
     """What a library complained about, shortened to a line."""
     text = " ".join((str(error) or type(error).__name__).split())
@@ -134,28 +164,38 @@ def _working(
         It, and the traces of the first two shapes.
 
     Raises:
-        BadInput: there is none; the likeliest attempt's complaint is given.
+        BadInput: there is none; the complaint of the attempt that came furthest is given.
     """
-    first: str | None = None
     name = type(module).__name__
-    for call in _calls(module, settings):
+    failed: list[tuple[int, str, Guess]] = []
+
+    def attempt(call: _Call) -> list[Trace] | None:
         try:
             few = call.points[:2]
-            return call, [_forward(module, settings, channels, call.guess, at) for at in few]
+            return [_forward(module, settings, channels, call.guess, at) for at in few]
         except UnknownArgument as error:
             what = f'argument "{error}" of {name}.forward is not known here; {ROUTES}'
             raise refuse(str(path), what, value=str(error)) from None
         except Exception as error:
-            first = first or one_line(error)
-    what = f"{name} does not run on inputs made from its configuration ({first}); {ROUTES}"
-    raise refuse(str(path), what, value=name)
+            failed.append((getattr(error, "operators", 0), one_line(error), call.guess))
+            return None
 
-
-def _calls(module: Any, settings: Mapping[str, Any]) -> Iterator[_Call]:
+    for guess in guesses(type(module), settings):
+        call = _Call(guess, True, None, None, None)
+        found = attempt(call)
+        if found is not None:
+            return call, found
+    failed.sort(key=lambda item: -item[0])
+    furthest, complaint = [guess for _, _, guess in failed[:FURTHEST]], failed[0][1]
     for batched in (True, False):
-        for guess in guesses(type(module), settings):
-            for frames, text, grid in _pins(settings, guess):
-                yield _Call(guess, batched, frames, text, grid)
+        for guess in furthest:
+            for pins in _pins(settings, guess):
+                call = _Call(guess, batched, *pins)
+                found = attempt(call)
+                if found is not None:
+                    return call, found
+    what = f"{name} does not run on inputs made from its configuration ({complaint}); {ROUTES}"
+    raise refuse(str(path), what, value=name)
 
 
 def _pins(

@@ -74,7 +74,7 @@ class UnknownArgument(Exception):
 def guesses(cls: type, config: Mapping[str, Any]) -> Iterator[Guess]:
     """Ways to call a class, likeliest first."""
     names = set(inspect.signature(cls.forward).parameters)  # type: ignore[attr-defined]
-    widths = text_widths(config) if "encoder_hidden_states" in names else [0]
+    widths = (text_widths(config) or [1]) if "encoder_hidden_states" in names else [0]
     for layout, width, every, time in product(
         layouts(cls, config, names), widths, (False, True), (torch.bfloat16, torch.int64)
     ):
@@ -85,7 +85,9 @@ def layouts(cls: type, config: Mapping[str, Any], names: set[str]) -> list[Layou
     """Layouts of the latent, likeliest first."""
     sides = _patch(config)
     flat, deep = (1, sides[1], sides[2]), sides
-    packed = [Layout("bnc", (1, 2, 2) if sides == (1, 1, 1) else deep)]
+    ones = (1, 1, 1)
+    packed = [Layout("bnc", (1, 2, 2)), Layout("bnc", ones)] if sides == ones else []
+    packed = packed or [Layout("bnc", deep)]
     image = [Layout("bchw", flat)]
     video = [Layout("bcfhw", deep), Layout("bfchw", deep), Layout("bfhwc", deep)]
     if "img_ids" in names:
@@ -136,6 +138,19 @@ def arguments(
         elif required:
             raise UnknownArgument(name)
     return found
+
+
+def left_out(
+    cls: type, config: Mapping[str, Any], channels: int, guess: Guess, at: Point
+) -> tuple[str, ...]:
+    """Arguments that keep their default, those for hooks and switches left out."""
+    given = arguments(cls, config, channels, guess, at)
+    named = inspect.signature(cls.forward).parameters  # type: ignore[attr-defined]
+    return tuple(
+        name
+        for name, parameter in named.items()
+        if parameter.default is None and name not in given and not name.endswith("kwargs")
+    )
 
 
 ALWAYS = frozenset(

@@ -297,7 +297,8 @@ def traced(module: Any, call: Callable[[], Any], *, affirm: bool = False) -> Tra
         affirm: questions about the values of tensors are answered yes.
 
     Raises:
-        Exception: whatever the module raises on inputs that it does not take.
+        Exception: whatever the module raises on inputs that it does not take; its attribute
+            ``operators`` says how many ran before.
     """
     weights = {tensor.untyped_storage()._cdata for tensor in module.parameters()}
     recorder = Recorder(weights, affirm=affirm)
@@ -310,6 +311,9 @@ def traced(module: Any, call: Callable[[], Any], *, affirm: bool = False) -> Tra
         with torch.no_grad(), _quiet(), _Functions(recorder), recorder:
             result = call()
         return Trace(recorder.finished(result), result, recorder.peak_bytes)
+    except Exception as error:
+        error.operators = len(recorder.events)  # type: ignore[attr-defined]
+        raise
     finally:
         for hook in hooks:
             hook.remove()
