@@ -44,8 +44,8 @@ class VaeSpec(Frozen):
         kind: the class of layers (a module ``stages/vae_*.py``): ``wan`` (causal, chunked),
             ``qwen_image`` (the same network without its fast path), ``kl2d`` (AutoencoderKL),
             ``flux2``, ``hunyuanvideo``, ``hunyuanvideo15``, ``cogvideox``, ``ltx``, ``ltx2``,
-            ``mochi``, ``minimax_h3`` (decoded by a transformer), ``dcae`` (AutoencoderDC), ``traced``
-            (operators of an unknown class).
+            ``mochi``, ``minimax_h3`` (decoded by a transformer), ``dcae`` (AutoencoderDC),
+            ``traced`` (operators of an unknown class).
         z_channels: latent channels.
         encoder_width, decoder_width: channels of the level with multiplier 1.
         multipliers: channel multipliers of the levels, pixels first.
