@@ -442,6 +442,22 @@ def test_gpus_without_a_degree_split_the_sequence_where_the_engine_does_so():
     assert alone.ulysses == 1
 
 
+def test_condition_images_and_hosts_of_a_run_are_asked_for():
+    from perfmodel.validate.questions import question
+
+    edit = record(
+        engine="diffusers", model="Qwen/Qwen-Image-Edit-2509", task="i2i", frames=1,
+        width=1024, height=1024, num_gpus=16, nodes=2,
+    )  # fmt: skip
+    two = edit.model_copy(update={"ref_images": 2})
+    assert question(two).workload.input_images == 2
+    system = question(two).system
+    assert (system.nodes, system.gpus_per_node, system.num_gpus) == (2, 8, 16)
+    one = edit.model_copy(update={"num_gpus": 1, "nodes": 1})
+    more = one.model_copy(update={"ref_images": 2})
+    assert predict_record(more).predicted_ms["e2e"] > predict_record(one).predicted_ms["e2e"]
+
+
 def test_stage_timers_that_do_not_wait_are_not_compared():
     fields = dict(
         engine="sglang-diffusion", engine_version="0.5.23",

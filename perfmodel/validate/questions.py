@@ -133,7 +133,9 @@ class Question:
 
 
 @cache
-def _system(gpu: str, num_gpus: int) -> System:
+def _system(gpu: str, num_gpus: int, nodes: int) -> System:
+    if nodes > 1 and num_gpus % nodes == 0:
+        return catalog.parse_gpus(f"{nodes}x{num_gpus // nodes}x{gpu}")
     return catalog.parse_gpus(f"{num_gpus}x{gpu}")
 
 
@@ -160,7 +162,7 @@ def question(record: RunRecord, *, engine: str | None = None) -> Question:
         )
         assumed.append("engine")
     try:
-        system = _system(record.gpu, record.num_gpus or 1)
+        system = _system(record.gpu, record.num_gpus or 1, record.nodes or 1)
         slug = catalog.load_model(record.model).slug
     except PerfmodelError as error:
         raise Skip(_first_words(error)) from None
@@ -244,6 +246,8 @@ def _workload(
         else:
             fields[name] = value
     fields["forwards"] = record.forwards
+    if record.task == "i2i" and isinstance(record.ref_images, int) and record.ref_images > 0:
+        fields["input_images"] = record.ref_images
     # Outputs are counted over all requests that run at once.
     outputs = -(-(record.num_outputs or 1) // (record.concurrency or 1))
     fields["batch"] = (record.batch or 1) * outputs
