@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from perfmodel.calibrate.report import report_lines
 from perfmodel.calibrate.run import calibrate
 from perfmodel.calibrate.score import validate_microbench
 from perfmodel.calibrate.split import held_out, shape_key, top_work
-from perfmodel.calibrate.study import Space
+from perfmodel.calibrate.study import Objective, Space
 from perfmodel.catalog import load_device
 from perfmodel.cost import collective, gemm
 from perfmodel.cost.fits import Parameter, laws_of_fit, load_laws
@@ -196,6 +197,41 @@ def test_writing_keeps_the_older_fit(tmp_path):
     (tmp_path / "notes.json").write_text("[]")
     with pytest.raises(BadInput, match="is not a fit"):
         write_fit({"fit_id": "c"}, tmp_path / "notes.json")
+
+
+def test_refitting_one_law_keeps_the_others_and_the_records_behind_them(records, tmp_path):
+    document = fit_document(calibrate(records, DEVICE, QUICK))
+    kept = {**document["laws"]["gemm/bf16"], "achieved_frac": 0.123}
+    source = {"file": "old.csv", "sha256": "0" * 64, "rows": 9}
+    older = {
+        **document,
+        "laws": {"attention/bf16": kept, "gemm/bf16": kept},
+        "records": [source, *document["records"]],
+        "software": {"measured_with": ["vllm 1"]},
+        "prior_family": "ampere",
+    }
+    merged = fit_document(calibrate(records, DEVICE, QUICK, only=("gemm",)), older=older)
+    assert list(merged["laws"]) == ["attention/bf16", "gemm/bf16"]
+    assert merged["laws"]["attention/bf16"] == kept
+    assert merged["laws"]["gemm/bf16"] == document["laws"]["gemm/bf16"]
+    assert merged["records"] == [*document["records"], source]
+    assert merged["prior_family"] == "ampere"
+    assert "vllm 1" in merged["software"]["measured_with"]
+    assert merged["fit_id"] != document["fit_id"]
+
+
+def test_a_strong_pull_needs_evidence(records):
+    (law,) = fit_laws(read_records(records))
+    first = law.parameters[0]
+    weak, strong = (
+        Objective(replace(law, parameters=(replace(first, pull=pull), *law.parameters[1:])),
+                  RATES, np.arange(20))
+        for pull in (1.0, 3.0)
+    )  # fmt: skip
+    away = weak.default + 0.1
+    assert strong.pull(away)[0] == pytest.approx(3 * weak.pull(away)[0])
+    assert strong.pull(away)[1:] == pytest.approx(weak.pull(away)[1:])
+    assert strong.loss(away) > weak.loss(away)
 
 
 def test_validate_scores_with_a_given_fit_and_fits_nothing(records):

@@ -23,15 +23,29 @@ ID_LENGTH = 8
 DIGITS = 6
 
 
-def fit_document(result: Calibration, prior_family: str | None = None) -> dict[str, Any]:
-    """The JSON of a fit; ``fit_id`` hashes all but the date and the software versions."""
+def fit_document(
+    result: Calibration, prior_family: str | None = None, older: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The JSON of a fit; ``fit_id`` hashes all but the date and the software versions.
+
+    Args:
+        result: laws that were fitted.
+        prior_family: family that lends the laws without records.
+        older: a fit whose other laws, and the records behind them, are kept.
+    """
+    laws = {fitted.law.name: _law(fitted) for fitted in result.laws}
+    records = [
+        {"file": f.path.name, "sha256": f.sha256, "rows": f.rows} for f in result.records.files
+    ]
+    if older is not None:
+        laws = {**older["laws"], **laws}
+        records += [entry for entry in older["records"] if entry not in records]
+        prior_family = prior_family or older.get("prior_family")
     body: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "device": result.device.id,
-        "laws": {fitted.law.name: _law(fitted) for fitted in result.laws},
-        "records": [
-            {"file": f.path.name, "sha256": f.sha256, "rows": f.rows} for f in result.records.files
-        ],
+        "laws": dict(sorted(laws.items())),
+        "records": sorted(records, key=lambda entry: str(entry["file"])),
         "split": {"salt": result.salt},
         "seed": result.options.seed,
     }
@@ -43,7 +57,7 @@ def fit_document(result: Calibration, prior_family: str | None = None) -> dict[s
         "schema_version": SCHEMA_VERSION,
         "fit_id": fit_id,
         **body,
-        "software": _software(result),
+        "software": _software(result, older),
         "created": today(),
     }
 
@@ -92,13 +106,17 @@ def _short(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
-def _software(result: Calibration) -> dict[str, Any]:
+def _software(result: Calibration, older: Mapping[str, Any] | None) -> dict[str, Any]:
+    before = older["software"]["measured_with"] if older is not None else ()
     measured = sorted(
         {
-            str(text)
-            for rows in result.records.ops.values()
-            for text in np.unique(rows.text("software"))
-            if text
+            *before,
+            *(
+                str(text)
+                for rows in result.records.ops.values()
+                for text in np.unique(rows.text("software"))
+                if text
+            ),
         }
     )
     return {**tool_versions(), "measured_with": measured}
@@ -175,11 +193,20 @@ def _write(document: Mapping[str, Any], path: Path) -> Path | None:
 
 
 def _fit_id(path: Path) -> str:
+    return str(read_fit(path)["fit_id"])
+
+
+def read_fit(path: Path) -> dict[str, Any]:
+    """The fit at `path`.
+
+    Raises:
+        BadInput: what is there is not a fit.
+    """
     try:
-        found = json.loads(path.read_text(encoding="utf-8")).get("fit_id")
-    except (OSError, ValueError, AttributeError):
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         found = None
-    if not isinstance(found, str):
+    if not isinstance(found, dict) or not isinstance(found.get("fit_id"), str):
         raise BadInput(
             Problem(
                 "fit-file",

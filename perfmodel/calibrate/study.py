@@ -114,6 +114,7 @@ class Objective:
         order = np.argsort(names)
         position = np.searchsorted(names[order], self.rows.text("kernel"))
         self.default = self.space.encode({}, {})
+        self.strength = RIDGE * np.array([p.pull for p in self.space.bounds()])
         self.kernel_of = order[np.minimum(position, len(names) - 1)]
 
     def log_error(self, unit: FloatArray) -> FloatArray:
@@ -133,7 +134,7 @@ class Objective:
 
     def pull(self, unit: FloatArray) -> FloatArray:
         """Residuals that hold what the rows do not determine near its default."""
-        return RIDGE * (unit - self.default)
+        return np.asarray(self.strength * (unit - self.default))
 
     def residuals(self, unit: FloatArray) -> FloatArray:
         """Log errors and pulls, for least squares."""

@@ -35,7 +35,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
 PARAMETER_TABLES: tuple[tuple[str, tuple[Parameter, ...]], ...] = (
     ("gemm (low-precision dtypes: all; others: without the last three)", gemm.QUANTISED_PARAMETERS),
     ("attention", attention.PARAMETERS),
-    ("collective, shared by its operations", collective.RING_PARAMETERS[:7]),
+    ("collective, shared by its operations", collective.RING_SHARED),
     ("collective, of each operation", collective.OWN_PARAMETERS),
     ("quantize", quantize.PARAMETERS),
     ("pointwise", pointwise.PARAMETERS),

@@ -68,7 +68,10 @@ StorageFlag = Annotated[
 ]
 SamplerFlag = Annotated[str, typer.Option("--sampler", help="tpe, or cmaes")]
 PolishFlag = Annotated[bool, typer.Option(help="refine with scipy after the study")]
-LawsFlag = Annotated[str, typer.Option("--laws", help="only these, e.g. gemm/bf16,attention")]
+LawsFlag = Annotated[
+    str,
+    typer.Option("--laws", help="only these, e.g. gemm/bf16,attention; the fit keeps its others"),
+]
 PriorFlag = Annotated[
     str | None, typer.Option("--prior", help="family that lends the laws without records")
 ]
@@ -159,7 +162,7 @@ def _options(given: dict[str, Any], trials: int, storage: str) -> Any:
 
 def _fit_device(given: dict[str, Any]) -> None:
     """Fit the laws of a device and write them."""
-    from perfmodel.calibrate.fitfile import check_writable
+    from perfmodel.calibrate.fitfile import check_writable, read_fit
     from perfmodel.calibrate.run import calibrate
 
     hardware = read_hardware(given["device"])
@@ -167,6 +170,7 @@ def _fit_device(given: dict[str, Any]) -> None:
         _check_family(given["prior"])
     target = given["out"] or Path("calibration") / "fits" / f"{hardware.id}.json"
     check_writable(target)
+    older = read_fit(target) if given["laws"] and target.exists() else None
     result = calibrate(
         given["records"],
         hardware,
@@ -176,22 +180,24 @@ def _fit_device(given: dict[str, Any]) -> None:
         extrapolation=given["extrapolation"],
         progress=lambda name: typer.echo(f"fitting {name}", err=True),
     )
-    _show(result, target, given["prior"])
+    _show(result, target, given["prior"], older)
 
 
-def _show(result: Calibration, target: Path, prior: str | None) -> None:
+def _show(
+    result: Calibration, target: Path, prior: str | None, older: dict[str, Any] | None
+) -> None:
     """Warnings, the fit file, the report."""
     from perfmodel.calibrate.fitfile import fit_document, write_fit
     from perfmodel.calibrate.report import report_lines
 
     for problem in (*result.records.problems, *result.refused):
         typer.echo(problem.line(), err=True)
-    document = fit_document(result, prior)
-    older = write_fit(document, target)
+    document = fit_document(result, prior, older)
+    moved = write_fit(document, target)
     for line in report_lines(result, document):
         typer.echo(line)
-    if older is not None:
-        typer.echo(f"the fit that was there is kept as {older}", err=True)
+    if moved is not None:
+        typer.echo(f"the fit that was there is kept as {moved}", err=True)
     typer.echo(f"wrote {target}", err=True)
 
 

@@ -3,23 +3,32 @@
 For a group of n ranks and nccl-tests' full size S, one pass over the ring (all_gather,
 reduce_scatter) or over the pairs (all_to_all) sends ``S * (n-1)/n`` from each rank; an all_reduce
 is a reduce_scatter and an all_gather in a row, two passes.  With B the link rate of the path
-(`pair_frac` of it for two ranks: on a mesh they share one link) and per pass:
+(`pair_frac` of it in the second protocol of two ranks: on a mesh they share one link) and per pass:
 
-    latency = small_s + rank_s * (n - 2)                                       (of the operation)
-    small   = latency + passes * S * (n-1)/n / (B * small_frac * (n/2)^small_power)
+    idle    = small_s + rank_s * (n - 2)                                       (of the operation)
+    latency = idle * (1 - short_frac / (1 + S / 16 KiB))    (flags inside the data, then beside it)
+    first   = smooth maximum of latency
+              and idle * (1 - short_frac) + passes * S / (B * small_frac * (n/2)^small_power)
     per     = smooth maximum of (n-1)/n / wire_frac and copy_frac    (wire, passes over the buffer)
-    large   = smooth maximum of passes * (plateau_s + plateau_rank_s * (n - 2))
+    second  = smooth maximum of passes * (plateau_s + plateau_rank_s * (n - 2))
               and latency + passes * (fill_s * S / (S + fill_bytes) + S * per / B)
-    time    = small below the change of protocol, S = switch_bytes * n^switch_power; large above,
-              never below small at the change
+    time    = first below the change of protocol; second above, never below first at the change
 
-Times, not rates, are joined and never fall, so the law is monotone in bytes.  Libraries change
-protocol at powers of two, so the change is searched on these.  The three ring operations share
-the change, the plateau and the pair rate (one law, ``ring``); the rest is each one's own.
+The first protocol stores data and flag together and is slowed by that on the whole buffer, so its
+slope follows S and not the bytes on the wire.  A library changes where it expects the second to
+win: with latencies of ``a + b * passes * (n-1)`` and bytes of ``passes * S * (n-1)/n`` that is at
 
-Where the switch can sum, an all_reduce takes the better of the ring and ``latency + fill +
-S * (1 + 1/n) / (B * in_switch_frac)``; the number of ranks where that wins is a change of
-algorithm, so time need not grow with ranks there.
+    S = switch_bytes * (n + n / (passes * (n-1)))     for a = b
+
+which is what the tables show: two ranks change at twice the bytes a rank, an all_reduce of two
+before an all_gather of two, and large groups at a constant size a rank.  `gather_switch_frac` is
+for libraries that set the change of all_gather by hand.  Times, not rates, are joined and never
+fall, so the law is monotone in bytes.  The three ring operations share the change, the plateau and
+the pair rate (one law, ``ring``); the rest is each one's own.
+
+Where the switch can sum, an all_reduce uses it for the numbers of ranks where its rate,
+``B * in_switch_frac / (1 + 1/n)``, beats the ring's: ``latency + in_switch_s + S / rate``.  That is
+a change of algorithm, so time need not grow with ranks there.
 """
 
 from __future__ import annotations
@@ -44,6 +53,7 @@ from perfmodel.cost.result import (
     p_max,
 )
 from perfmodel.ops import Collective
+from perfmodel.units import KIB, MIB
 
 OWN_PARAMETERS = (
     Parameter("small_s", 6e-6, 5e-7, 2e-4, "latency of two ranks", log=True),
@@ -55,34 +65,46 @@ OWN_PARAMETERS = (
     Parameter("wire_frac", 0.8, 0.1, 1.2, "rate on the wire over the link", log=True),
     Parameter("copy_frac", 0.9, 0.05, 4.0, "local passes over the buffer, link times", log=True),
 )
-SWITCH_GRID = tuple(float(2**power) for power in range(17, 25))
-_SHARED = (
-    Parameter("plateau_s", 2e-5, 1e-6, 5e-4, "shortest second protocol, two ranks", log=True),
-    Parameter("plateau_rank_s", 3e-6, 1e-8, 6e-5, "the same for each further rank", log=True),
-    Parameter("pair_frac", 1.0, 0.3, 1.2, "rate of two ranks over that of more", log=True),
-    Parameter(
-        "switch_bytes",
-        float(2**20),
-        SWITCH_GRID[0],
-        SWITCH_GRID[-1],
-        "size over n^power where the protocol changes",
-        log=True,
-        grid=SWITCH_GRID,
-    ),
-    Parameter("switch_power", 1.0, 0.0, 1.0, "1: size a rank, 0: whole size", grid=(0.0, 1.0)),
-)
+RING_SWITCH_GRID = tuple(MIB * 2 ** (quarter / 4 - 0.05) for quarter in range(-9, 4))
+PAIR_SWITCH_GRID = tuple(0.96 * 2 ** (half / 2) for half in range(26, 41))
+"""Changes that are searched: just below powers of two, which themselves run the second protocol."""
+
+
+def _shared(grid: tuple[float, ...], default: float) -> tuple[Parameter, ...]:
+    return (
+        Parameter("short_frac", 0.1, 0.0, 0.5, "latency that messages of a few KiB save"),
+        Parameter("plateau_s", 2e-5, 1e-6, 5e-4, "shortest second protocol, two ranks", log=True),
+        Parameter("plateau_rank_s", 3e-6, 1e-8, 6e-5, "the same for each further rank", log=True),
+        Parameter("pair_frac", 1.0, 0.3, 1.2, "rate of two ranks over that of more", log=True),
+        Parameter(
+            "switch_bytes",
+            default,
+            grid[0],
+            grid[-1],
+            "size a rank where the protocol changes",
+            log=True,
+            grid=grid,
+        ),
+    )
+
+
 RING_OPS = ("all_gather", "reduce_scatter", "all_reduce")
-RING_PARAMETERS = (
-    *_SHARED,
+RING_SHARED = (
+    *_shared(RING_SWITCH_GRID, RING_SWITCH_GRID[len(RING_SWITCH_GRID) // 2]),
     Parameter(
         "gather_switch_frac",
         1.0,
         0.5,
         1.0,
         "change of all_gather over the others'",
-        grid=(0.5, 1.0),
+        grid=(1.0, 0.5),
+        pull=1.5,
     ),
     Parameter("in_switch_frac", 0.65, 0.3, 1.2, "rate of the reduction inside the switch"),
+    Parameter("in_switch_s", 3e-5, 1e-6, 1e-4, "starting it", log=True),
+)
+RING_PARAMETERS = (
+    *RING_SHARED,
     *(
         replace(p, name=f"{op}.{p.name}", meaning=f"{op}: {p.meaning}")
         for op in RING_OPS
@@ -90,7 +112,7 @@ RING_PARAMETERS = (
     ),
 )
 PAIR_PARAMETERS = (
-    *_SHARED,
+    *_shared(PAIR_SWITCH_GRID, PAIR_SWITCH_GRID[3]),
     *(
         replace(p, name=f"all_to_all.{p.name}", meaning=f"all_to_all: {p.meaning}")
         for p in OWN_PARAMETERS
@@ -134,46 +156,64 @@ def collective_time_s(
 ) -> FloatArray:
     """Seconds of one measured collective inside one tier; 0 for one rank."""
     size, ranks = as_float(full_bytes), np.maximum(as_float(ranks), 1.0)
-    link = link_bytes_per_s * np.where(ranks <= 2, values["pair_frac"], 1.0)
     own = {p.name: values[f"{op}.{p.name}"] for p in OWN_PARAMETERS}
     passes = 2.0 if op == "all_reduce" else 1.0
-    latency = own["small_s"] + own["rank_s"] * np.maximum(ranks - 2.0, 0.0)
+    idle = own["small_s"] + own["rank_s"] * np.maximum(ranks - 2.0, 0.0)
     parallel = (0.5 * np.maximum(ranks, 2.0)) ** own["small_power"]
-    slope = passes * (ranks - 1.0) / ranks / (link * own["small_frac"] * parallel)
-    change = values["switch_bytes"] * ranks ** values["switch_power"]
-    if op == "all_gather":
-        change = change * values["gather_switch_frac"]
-    second = _second_s(values, own, passes, size, ranks, link, latency)
-    if op == "all_reduce" and in_switch:
-        inside = (1.0 + 1.0 / ranks) / values["in_switch_frac"]
-        fill = passes * own["fill_s"] * size / (size + own["fill_bytes"])
-        second = np.minimum(second, latency + fill + size * inside / link)
-    large = np.maximum(second, latency + np.minimum(size, change * BELOW) * slope)
-    time = np.where(size >= change * BELOW, large, latency + size * slope)
+    slope = passes / (link_bytes_per_s * own["small_frac"] * parallel)
+
+    def latency(at: FloatArray) -> FloatArray:
+        return idle * (1.0 - values["short_frac"] / (1.0 + at / SHORT_BYTES))
+
+    def first(at: FloatArray) -> FloatArray:
+        stream = idle * (1.0 - values["short_frac"]) + at * slope
+        return p_max(latency(at), stream, FIRST_POWER)
+
+    change = switch_size(values, op, passes, ranks)
+    second = _second_s(values, own, op, size, ranks, link_bytes_per_s, latency(size), in_switch)
+    time = np.where(
+        size >= change, np.maximum(second, first(np.minimum(size, change))), first(size)
+    )
     return np.where(ranks > 1, time, 0.0)
 
 
-BELOW = 0.99
-"""The change happens just below the power of two, which itself runs the second protocol."""
-WIRE_POWER, PLATEAU_POWER = 4.0, 4.0
+SHORT_BYTES = 16.0 * KIB
+FIRST_POWER, WIRE_POWER, PLATEAU_POWER = 4.0, 4.0, 4.0
+
+
+def switch_size(
+    values: Mapping[str, float], op: str, passes: float, ranks: FloatArray
+) -> FloatArray:
+    """Full size in bytes from which `op` runs the second protocol."""
+    steps = passes * np.maximum(ranks - 1.0, 1.0)
+    frac = values["gather_switch_frac"] if op == "all_gather" else 1.0
+    return as_float(values["switch_bytes"] * frac * (ranks + ranks / steps))
 
 
 def _second_s(
     values: Mapping[str, float],
     own: Mapping[str, float],
-    passes: float,
+    op: str,
     size: FloatArray,
     ranks: FloatArray,
-    link: FloatArray,
+    link_bytes_per_s: FloatArray | float,
     latency: FloatArray,
+    in_switch: bool,
 ) -> FloatArray:
-    """Time of the second protocol."""
+    """Time of the second protocol: over the ring, or inside the switch where that is faster."""
+    passes = 2.0 if op == "all_reduce" else 1.0
+    link = link_bytes_per_s * np.where(ranks <= 2, values["pair_frac"], 1.0)
     wire = (ranks - 1.0) / ranks / own["wire_frac"]
     per_pass = p_max(wire, own["copy_frac"] + 0.0 * ranks, WIRE_POWER)
     fill = own["fill_s"] * size / (size + own["fill_bytes"])
     plateau = values["plateau_s"] + values["plateau_rank_s"] * np.maximum(ranks - 2.0, 0.0)
     stream = latency + passes * (fill + size * per_pass / link)
-    return p_max(stream, passes * plateau + 0.0 * stream, PLATEAU_POWER)
+    ring = p_max(stream, passes * plateau + 0.0 * stream, PLATEAU_POWER)
+    if op != "all_reduce" or not in_switch:
+        return ring
+    inside = (1.0 + 1.0 / ranks) / values["in_switch_frac"]
+    switch = latency + values["in_switch_s"] + size * inside / link
+    return np.where(inside < passes * per_pass, switch, ring)
 
 
 def _evaluate(

@@ -36,6 +36,7 @@ class Parameter:
         meaning: one line for the table of parameters.
         log: searched on a logarithmic scale.
         grid: the only values it takes, where it is not continuous.
+        pull: how strongly a fit with few rows stays at the default, 1 for most.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Parameter:
     meaning: str
     log: bool = False
     grid: tuple[float, ...] = ()
+    pull: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ LAW_VERSIONS: dict[str, int] = {
     "attention": 1,
     "conv": 1,
     "pointwise": 1,
-    "collective": 1,
+    "collective": 2,
     "quantize": 1,
     "host": 1,
     "transfer": 1,
