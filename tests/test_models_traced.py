@@ -274,19 +274,35 @@ def eager_bytes(op: Op) -> float:
     return float(each) * int(op.count)
 
 
-def test_a_vae_without_a_kind_does_the_work_of_the_class() -> None:
-    fields = fallback.vae(configured("AutoencoderTiny"), {})
+@pytest.mark.parametrize(
+    ("name", "latent", "ratios"),
+    [
+        ("AutoencoderTiny", (4, 72, 40), (8, 1)),
+        ("AutoencoderKLCosmos", (16, 10, 28, 34), (8, 8)),
+    ],
+)
+def test_a_vae_without_a_kind_does_the_work_of_the_class(
+    name: str, latent: tuple[int, ...], ratios: tuple[int, int]
+) -> None:
+    fields = fallback.vae(configured(name), {})
     spec = load_model("flux.1-dev").vae.model_validate(fields)
     assert spec.traced is not None
+    assert (spec.spatial_ratio, spec.temporal_ratio) == ratios
     with torch.device("meta"):
-        built = diffusers.AutoencoderTiny().to(torch.bfloat16)
+        built = getattr(diffusers, name)().to(torch.bfloat16)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        built.decode(tensor(1, 4, 72, 40))
-    mine = flops_by_kind(operators(spec.traced.decode, {"b": 1, "f": 1, "h": 72, "w": 40, "t": 0}))
+        built.decode(tensor(1, *latent))
+    frames, height, width = (1, *latent[1:])[-3:]
+    values = {"b": 1, "f": frames, "h": height, "w": width, "t": 0}
+    mine = flops_by_kind(operators(spec.traced.decode, values))
     assert sum(mine.values()) == pytest.approx(counter.get_total_flops(), rel=NEAR)
-    assert spec.traced.encoder_params + spec.traced.decoder_params == sum(
-        p.numel() for p in built.parameters()
-    )
+    params = spec.traced.encoder_params + spec.traced.decoder_params
+    assert params == sum(p.numel() for p in built.parameters())
+
+
+def test_a_vae_that_runs_otherwise_at_other_lengths_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"AutoencoderKLMagvit cannot be traced: .* other shapes"):
+        fallback.vae(configured("AutoencoderKLMagvit"), {})
 
 
 def test_a_traced_text_encoder_does_the_work_of_the_catalogue() -> None:

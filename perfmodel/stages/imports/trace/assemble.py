@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -103,7 +104,8 @@ def _table(events: Sequence[Event], *, moves: bool) -> dict[Static, Runs]:
 
 
 def _place(static: Static) -> str:
-    return str(static[1]) or "the class itself"
+    """The module of an operator, ``*`` for the number of a block."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", str(static[1])) or "the class itself"
 
 
 def _first_of_blocks(events: Sequence[Event]) -> int:
@@ -112,16 +114,21 @@ def _first_of_blocks(events: Sequence[Event]) -> int:
     if not attentions:
         return 0
     largest = max(attentions, key=lambda event: event.sizes[0] * event.sizes[2] * event.sizes[3])
-    block, star, _ = str(largest.static[1]).partition("*")
+    block, star, _ = _place(largest.static).partition("*")
     inside = block + star
-    return next(i for i, event in enumerate(events) if str(event.static[1]).startswith(inside))
+    return next(i for i, event in enumerate(events) if _place(event.static).startswith(inside))
 
 
 def _merged(fitted: Iterable[Fitted]) -> list[Fitted]:
-    """Operators of equal sizes in one module are one with a higher count."""
+    """Operators of equal sizes in the same module of several blocks are one with a higher count."""
     found: dict[Any, Fitted] = {}
     for item in fitted:
-        key = (item.static, tuple(tuple(sorted(terms.items())) for terms in item.sizes))
+        key = (
+            item.static[0],
+            _place(item.static),
+            item.static[2:],
+            tuple(tuple(sorted(terms.items())) for terms in item.sizes),
+        )
         seen = found.get(key)
         count = item.count if seen is None else added((seen.count, item.count))
         found[key] = Fitted(item.static, item.sizes, count, item.whole)
@@ -201,7 +208,7 @@ SUFFIX = {Rows.TOKENS: "", Rows.TEXT: " (text)", Rows.NONE: " (vectors)"}
 
 def _moves(item: Fitted) -> list[AnyOp]:
     """Kernels of a run, apart by what their sizes count."""
-    _, place, names, widths, outside = item.static
+    _, _, names, widths, outside = item.static
     inside = item.sizes[: len(item.sizes) - outside]
     kernels: list[Terms] = []
     for width in widths:
@@ -219,7 +226,7 @@ def _moves(item: Fitted) -> list[AnyOp]:
         found.append(
             TracedMoves(
                 kind="moves",
-                name=(str(place) or "the class itself") + suffix,
+                name=_place(item.static) + suffix,
                 count=written(item.count),
                 whole=item.whole,
                 eager=written(eager),

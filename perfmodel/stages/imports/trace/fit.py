@@ -87,8 +87,14 @@ class Fitter:
         """Sets of monomials by number of terms, with the least-squares solver of each."""
         scale = self._table.max(axis=0)
         found = []
-        for count in range(1, min(MOST_TERMS, len(self.deciding) - 2, len(self.basis)) + 1):
-            chosen = np.array(list(combinations(range(len(self.basis)), count)))
+        spare = len(self.deciding) - 2
+        few = range(1, min(MOST_TERMS, spare, len(self.basis)) + 1)
+        sets = [list(combinations(range(len(self.basis)), count)) for count in few]
+        # A padded map has them all: (f + 2)(h + 2)(w + 2).
+        plain = tuple(i for i, powers in enumerate(self.basis) if max(powers) <= 1)
+        sets += [[plain]] if MOST_TERMS < len(plain) <= spare else []
+        for one in sets:
+            chosen = np.array(one)
             inside = np.moveaxis((self._table / scale)[:, chosen], 0, 1)
             found.append((chosen, np.linalg.pinv(inside) / scale[chosen][:, :, None]))
         return found

@@ -304,8 +304,7 @@ def traced(module: Any, call: Callable[[], Any], *, affirm: bool = False) -> Tra
     recorder = Recorder(weights, affirm=affirm)
     hooks = []
     for name, child in module.named_modules():
-        plain = re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
-        hooks.append(child.register_forward_pre_hook(lambda *_, n=plain: recorder.enter(n)))
+        hooks.append(child.register_forward_pre_hook(lambda *_, n=name: recorder.enter(n)))
         hooks.append(child.register_forward_hook(lambda *_: recorder.leave()))
     try:
         with torch.no_grad(), _quiet(), _Functions(recorder), recorder:
