@@ -100,6 +100,7 @@ def backends(engine: str, gpus: str, **options: object) -> set[str | None]:
 def test_torch_attention_is_flash_2_on_hopper_until_torch_2_10():
     assert backends("diffusers@2025-12-28", "1xH100") == {"FLASH_ATTN_2"}
     assert backends("diffusers@2026-03-01", "1xH100") == {"TORCH_SDPA"}
+    assert backends("diffusers@2025-12-28", "1xB200") == {"FLASH_ATTN_2"}
     assert backends("diffusers@2025-12-28", "1xA100-SXM-80G") == {"TORCH_SDPA"}
     dated = backends("vllm-omni@2025-12-28", "1xH800", attention_backend="SDPA")
     assert dated == {"FLASH_ATTN_2"}

@@ -13,5 +13,5 @@ flash kernel before that is FlashAttention 2; https://pypi.org/project/torch/2.1
 
 def attention_kernel(family: str, day: str) -> str:
     """Kernel family behind ``scaled_dot_product_attention`` without a mask."""
-    old = day < TORCH_2_10 and family == "hopper"
+    old = day < TORCH_2_10 and family in ("hopper", "blackwell")
     return "FLASH_ATTN_2" if old else "TORCH_SDPA"
