@@ -125,3 +125,25 @@ def test_results_of_such_a_plan_belong_to_its_question():
     (run,) = verify(asked, [record]).runs
     assert run.status == "measured"
     assert run.error_pct == pytest.approx(0, abs=1e-6)
+
+
+def test_a_machine_that_nothing_fits_is_offered_gathered_blocks_over_several_gpus():
+    missed = recommended("none", "2xRTX-4090", "cosmos3-super", host_ram_gib=None)
+    (gathered,) = (one for one in missed.would_fit if "layerwise-gather" in (one.option or ""))
+    assert gathered.num_gpus == 2
+    again = recommended("layerwise-gather", "2xRTX-4090", "cosmos3-super", host_ram_gib=None)
+    assert again.status == "ok"
+    alone = recommended("none", "1xRTX-4090", "cosmos3-super", host_ram_gib=None)
+    assert [one.option for one in alone.would_fit if "layerwise" in (one.option or "")]
+    assert not [one for one in alone.would_fit if "layerwise-gather" in (one.option or "")]
+
+
+@pytest.mark.parametrize("gpus", ["2xRTX-4090", "4xRTX-4090", "2xL4", "4xL4"])
+def test_auto_streams_blocks_in_the_faster_way(gpus):
+    def best(offload):
+        found = recommended(offload, gpus, "cosmos3-super", host_ram_gib=2000.0)
+        one = found.recommendations[0]
+        return one.fit_status != "fits", one.latency_ms
+
+    auto = best("auto")
+    assert auto == min(best("layerwise-gather"), best("layerwise"))

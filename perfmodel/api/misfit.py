@@ -16,7 +16,7 @@ from perfmodel.api.table import build_table, legality, memory_of, search_space
 from perfmodel.errors import Problem
 from perfmodel.memory import NO, MemoryTable, Remedy, nearest_miss, remedies
 from perfmodel.report.answer import Answer, Choice
-from perfmodel.spec.workload import Options
+from perfmodel.spec.workload import GATHERED, Options
 from perfmodel.units import GIB, MS_PER_S
 
 PHASE_WORDS = {
@@ -90,8 +90,10 @@ def _by_option(session: Session, table: Table) -> tuple[Choice, ...]:
         return memory_of(session.with_options(options), layouts)
 
     def legal(options: Options) -> NDArray[np.bool_]:
-        gathers_alone = options.offload == "layerwise-gather" and session.system.num_gpus == 1
-        return legality(session.with_options(options), layouts).legal & (not gathers_alone)
+        alone = layouts.sequence_parallel * layouts.dp == 1
+        gathers_alone = (options.offload == GATHERED) & alone
+        allowed = legality(session.with_options(options), layouts).legal
+        return np.asarray(allowed & ~gathers_alone)
 
     found = remedies(estimate, layouts, session.behaviour.options, legal)
     choices = [_choice(session, table, remedy) for remedy in found]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
 from perfmodel.api.session import Session
-from perfmodel.api.table import legality, memory_of
+from perfmodel.api.table import build_table, legality, memory_of
 from perfmodel.memory import MemoryTable
 from perfmodel.spec.hardware import System
 from perfmodel.spec.parallel import Layouts
+from perfmodel.spec.workload import GATHERED
 from perfmodel.units import GIB
 
 MODES = ("none", "text-encoder", "model", "layerwise-gather", "layerwise")
@@ -25,10 +31,14 @@ def settled(session: Session, layouts: Layouts) -> Session:
     modes = [
         mode
         for mode in MODES
-        if mode in session.behaviour.offload_modes and not (alone and mode == "layerwise-gather")
+        if mode in session.behaviour.offload_modes and not (alone and mode == GATHERED)
     ]
     tried = (_under(session, mode) for mode in modes)
     found = next((one for one in tried if _something_fits(one, layouts)), None)
+    if found is not None and found.options.offload == GATHERED:
+        # Both stream the same blocks; which is faster depends on the links.
+        plain = _under(session, "layerwise")
+        found = min(plain, found, key=lambda one: _fastest(one, layouts))
     return found or _under(session, "none")
 
 
@@ -46,16 +56,30 @@ def _under(session: Session, mode: str) -> Session:
     return session.with_options(session.options.model_copy(update={"offload": mode}))
 
 
+def _fastest(session: Session, layouts: Layouts) -> tuple[bool, float]:
+    """Of what is legal and fits, as it is ranked: whether all of it is tight, least time [s]."""
+    found = legality(session, layouts)
+    if not found.legal.any():
+        return True, inf
+    table = build_table(session, found.layouts.take(found.legal))
+    enough = _enough(session.system, table.memory)
+    easy = enough & ~table.memory.tight
+    chosen = easy if easy.any() else enough
+    seconds = float(np.min(table.evaluation.latency_s, where=chosen, initial=inf))
+    return not easy.any(), seconds
+
+
 def _something_fits(session: Session, layouts: Layouts) -> bool:
     if not len(layouts):
         return False
     found = legality(session, layouts)
     if not found.legal.any():
         return False
-    return _some_run(session.system, memory_of(session, found.layouts.take(found.legal)))
+    memory = memory_of(session, found.layouts.take(found.legal))
+    return bool(_enough(session.system, memory).any())
 
 
-def _some_run(system: System, memory: MemoryTable) -> bool:
+def _enough(system: System, memory: MemoryTable) -> NDArray[np.bool_]:
     host = system.host_ram_bytes
     enough = memory.fits if host is None else memory.fits & (memory.host_bytes <= host)
-    return bool(enough.any())
+    return np.asarray(enough)

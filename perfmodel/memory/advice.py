@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from perfmodel.memory.table import FITS, NO, PARTS, STATUS, WEIGHTS, MemoryTable
 from perfmodel.memory.weights import PHASES
 from perfmodel.spec.parallel import Layouts, ParallelConfig
-from perfmodel.spec.workload import Options
+from perfmodel.spec.workload import GATHERED, Options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,8 @@ def remedies(
                 host_bytes=float(table.host_bytes[index]) if pinned else None,
             )
         )
-        if status[index] == FITS:
+        # Which way of streaming is faster depends on the links: both are shown.
+        if status[index] == FITS and changed.offload != GATHERED:
             break
     return tuple(found)
 
