@@ -112,7 +112,7 @@ RING_PARAMETERS = (
     ),
 )
 PAIR_PARAMETERS = (
-    *_shared(PAIR_SWITCH_GRID, PAIR_SWITCH_GRID[3]),
+    *_shared(PAIR_SWITCH_GRID, PAIR_SWITCH_GRID[len(PAIR_SWITCH_GRID) // 2]),
     *(
         replace(p, name=f"all_to_all.{p.name}", meaning=f"all_to_all: {p.meaning}")
         for p in OWN_PARAMETERS
