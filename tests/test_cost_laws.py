@@ -172,7 +172,7 @@ def test_scalars_and_columns_agree_and_repeats_share_their_cost():
 
 def test_all_rates_doubled_halve_the_time_without_latency():
     box = machine("b300-sxm")
-    floors = ("launch_s", "split_s", "throttle_s", "sustain_s", "host_floor_s", "row_s")
+    floors = ("launch_s", "split_s", "throttle_s", "host_floor_s", "row_s", "chunk_s")
     laws = {
         name: replace(
             law,

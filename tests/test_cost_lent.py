@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from perfmodel import catalog
 from perfmodel.cost import cost
 from perfmodel.cost.fits import load_laws
-from perfmodel.cost.lent import MOST_OF_PEAK, adapt
+from perfmodel.cost.lent import MOST_OF_PEAK, TILE_FRACS, adapt
 from perfmodel.cost.machine import Machine
 from perfmodel.ops import Attention, Gemm
 from perfmodel.spec.hardware import Device
@@ -52,7 +52,7 @@ def changed(device: Device, **watts_or_units: float) -> Device:
 def slowdown(device: Device, name: str = "gemm/bf16") -> float:
     laws, named = load_laws("nothing", device.family, None)
     values = adapt(laws, named, device)[name].values
-    return (1 + values["throttle_frac"]) * (1 + values.get("sustain_frac", 0.0))
+    return 1 + values["throttle_frac"]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,8 @@ def test_a_part_with_all_its_matrix_units_gains_nothing_from_density():
         device = catalog.parse_gpus(gpus).device
         adapted = adapt(laws, named, device)["gemm/bf16"].values
         assert adapted["rate_frac"] == laws["gemm/bf16"].values["rate_frac"]
-        assert adapted["ramp_k"] == laws["gemm/bf16"].values["ramp_k"]
+        for name in TILE_FRACS:
+            assert adapted[name] == laws["gemm/bf16"].values[name]
 
 
 def test_the_slowdown_goes_with_the_square_root_of_the_power_limit():
@@ -130,7 +131,7 @@ def test_more_power_never_slows_and_nothing_passes_the_peak(watts, more, name):
         return [
             max(law.kernels.values(), default=1.0)
             * law.values["rate_frac"]
-            / ((1 + law.values["throttle_frac"]) * (1 + law.values.get("sustain_frac", 0.0)))
+            / (1 + law.values["throttle_frac"])
             for law in adapted.values()
             if law.name in ("gemm/bf16", "attention/bf16")
         ]
@@ -152,4 +153,4 @@ def test_a_family_that_needs_less_power_reaches_what_its_tables_say():
 
 
 def slowdown_of(values: Mapping[str, float]) -> float:
-    return (1 + values["throttle_frac"]) * (1 + values.get("sustain_frac", 0.0))
+    return 1 + values["throttle_frac"]

@@ -33,7 +33,8 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
 )
 
 PARAMETER_TABLES: tuple[tuple[str, tuple[Parameter, ...]], ...] = (
-    ("gemm (low-precision dtypes: all; others: without the last three)", gemm.QUANTISED_PARAMETERS),
+    ("gemm", gemm.PARAMETERS),
+    ("gemm, low-precision dtypes: besides (without `split_s`)", gemm.QUANTISED_PARAMETERS[-4:]),
     ("attention", attention.PARAMETERS),
     ("collective, shared by its operations", collective.RING_SHARED),
     ("collective, of each operation", collective.OWN_PARAMETERS),

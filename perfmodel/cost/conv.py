@@ -59,11 +59,13 @@ def cost_conv(
         width = as_float(float(op.out_channels))
         one = np.ones_like(voxels)
         matrix = gemm.matrix_s(values, rates, dtype, voxels, width, as_float(inner), one)
+        store = gemm.store_s(values, rates, dtype, voxels, width, one)
         flops = 2.0 * voxels * op.out_channels * inner
         # Neighbouring outputs read the same inputs from cache: the traffic is that of the tensors.
         traffic = conv_bytes(op, voxels)
         moving = traffic / (rates.memory_bytes_per_s * values["memory_frac"])
-        kernel = p_max(matrix / (frac * slow), moving, values["overlap_power"]) + values["launch_s"]
+        busy = matrix / (frac * slow) + store
+        kernel = p_max(busy, moving, values["overlap_power"]) + values["launch_s"]
         matrix_roof, memory_roof = flops / roof_rate, traffic / rates.roof_memory_bytes_per_s
         roof = np.maximum(matrix_roof, memory_roof)
         time = np.maximum(np.maximum(kernel, roof), values["launch_s"] + memory_roof)

@@ -1,4 +1,4 @@
-"""Matrix products: tiles and waves on the matrix units, split-K, ramp, memory roof, launch.
+"""Matrix products: tiles and waves, split-K, store, strips through the cache, launch.
 
 The time of ``out[batch, m, n] = a[batch, m, k] x w[k, n]`` is the best of a few tile shapes and
 splits of k (what a vendor library's heuristic looks for), each of them non-decreasing in every
@@ -6,12 +6,18 @@ dimension, so the law is monotone by construction:
 
     tiles   = batch * ceil(m / tile_m) * ceil(n / tile_n) * split
     waves   = blend of tiles / SMs (never below 1) and its ceiling
-    matrix  = waves * 2 * tile_m * tile_n * (k / split + ramp_k) / (rate of one SM with this tile)
-    time    = launch + smooth maximum of (matrix, bytes / achieved bandwidth)
+    matrix  = waves * 2 * tile_m * tile_n * (k / split) / (rate of one SM with this tile)
+    store   = store_frac * output bytes / bandwidth          (writing that no product hides)
+    traffic = operands and output once + the operand that is read again for every strip
+    time    = launch + smooth maximum of (matrix + store, traffic / bandwidth)
+
+Tiles are run in strips, `strip` columns wide or twice as many rows high (clusters of the measured
+kernels are two tiles high): one strip after the other.  The operand that lies along the strip is
+read again for each strip, from memory where the last-level cache cannot hold it.
 
 Long kernels run at a lower clock than short ones because the board reaches its power limit: time
 grows by `throttle_frac` around `throttle_s`, less for long k (fewer outputs to write for the same
-work), and by `sustain_frac` once more where the board heats up.
+work).
 """
 
 from __future__ import annotations
@@ -35,35 +41,52 @@ from perfmodel.cost.result import (
 )
 from perfmodel.ops import Gemm, dtype_bytes
 
-PARAMETERS = (
+_HEAD = (
     Parameter("rate_frac", 0.85, 0.3, 1.1, "rate of the largest tile over the datasheet peak"),
-    Parameter("ramp_k", 100.0, 0.0, 1500.0, "k elements that filling and draining a tile costs"),
+    Parameter("small_tile_frac", 0.6, 0.2, 1.0, "rate of 64 x 64 tiles over the largest's"),
+    Parameter("middle_tile_frac", 0.9, 0.2, 1.0, "rate of 128 x 128 tiles over the largest's"),
     Parameter("wave_frac", 0.45, 0.0, 1.0, "weight of whole waves against smooth occupancy"),
-    Parameter("tile_penalty", 0.1, 0.0, 2.0, "rate lost on small tiles (operand traffic)"),
     Parameter("launch_s", 3e-6, 3e-7, 3e-5, "shortest kernel", log=True),
     Parameter("memory_frac", 0.75, 0.2, 1.0, "achieved over datasheet memory bandwidth"),
-    Parameter("split_s", 3e-6, 0.0, 3e-5, "extra time of a split-K reduction"),
-    Parameter("throttle_frac", 0.12, 0.0, 0.6, "extra time of long kernels at the power limit"),
+    Parameter("store_frac", 0.5, 0.0, 1.0, "share of writing the output that nothing hides"),
+    Parameter("strip", 500.0, 64.0, 16384.0, "columns, or half the rows, run at once", log=True),
+)
+_SPLIT = Parameter("split_s", 3e-6, 0.0, 3e-5, "extra time of a split-K reduction")
+_TAIL = (
+    Parameter("throttle_frac", 0.12, 0.0, 0.3, "extra time of long kernels at the power limit"),
     Parameter("throttle_s", 5e-4, 2e-5, 1e-1, "kernel time where the clock falls", log=True),
     Parameter("throttle_k", 3e4, 3e3, 1e6, "k above which the power limit is relieved", log=True),
-    Parameter("sustain_frac", 0.0, 0.0, 1.0, "extra time of very long kernels (heat)"),
-    Parameter("sustain_s", 1e-2, 2e-3, 5e-1, "kernel time where heat slows the clock", log=True),
-    Parameter("l2_gain", 1.0, 1.0, 4.0, "bandwidth gain of buffers that stay in cache", log=True),
+    Parameter("cache_frac", 0.5, 0.05, 1.0, "share of the cache that holds what is used again"),
+    Parameter("l2_gain", 1.0, 1.0, 8.0, "bandwidth gain of buffers that stay in cache", log=True),
     Parameter("overlap_power", 3.0, 1.0, 8.0, "matrix and memory time: 1 add up, 8 the larger"),
     Parameter("host_floor_s", 1e-6, 1e-7, 5e-4, "host time a call of the collector", log=True),
 )
+PARAMETERS = (*_HEAD, _SPLIT, *_TAIL)
 
 QUANTISED_PARAMETERS = (
-    *PARAMETERS,
+    *_HEAD,
+    *_TAIL,
     Parameter("row_s", 2e-9, 0.0, 3e-8, "quantising an activation row, fixed part"),
-    Parameter("input_pass_bytes", 3.0, 0.0, 30.0, "traffic of quantising an activation"),
+    Parameter("chunk_s", 1e-9, 0.0, 3e-8, "quantising each 2048 elements of a row"),
+    Parameter("input_pass_bytes", 1.0, 0.0, 30.0, "traffic of an activation beyond the cache"),
     Parameter("output_pass_bytes", 0.5, 0.0, 20.0, "traffic of rescaling an output"),
 )
 """Low-precision products carry the quantisation of their activations: the kernels that were
-measured start from bf16 activations."""
+measured start from bf16 activations.  None of them splits k."""
 
-SPLITS = (1, 2, 4, 8)
+CHUNK = 2048.0
+"""Elements of a row that a block of the quantising kernel takes at once: 256 threads, 8 loads each
+(the measured time of a row steps at its multiples)."""
+
+SPLITS = (1, 2, 3, 4, 6, 8)
 SPLIT_COLUMN = np.array(SPLITS, np.float64)
+MERGE_BYTES = 2.0
+"""Memory traffic of one partial result: fp32 written and read, mostly through the cache."""
+
+CACHE_POWER = 3.0
+"""How sharply a buffer falls out of the cache once it is larger than its share."""
+
+SMALL_AREA, MIDDLE_AREA = 64.0 * 64.0, 128.0 * 128.0
 
 TILES: dict[str, tuple[tuple[int, int], ...]] = {
     "blackwell": ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128), (256, 256)),
@@ -105,27 +128,73 @@ def gemm_time_s(
     m, n, k = as_float(m), as_float(n), as_float(k)
     batch = as_float(batch)
     matrix = matrix_s(values, rates, dtype, m, n, k, batch) / kernel_rate
+    store = store_s(values, rates, dtype, m, n, batch)
     traffic = gemm_bytes(m, n, k, batch, dtype)
     bandwidth = rates.memory_bytes_per_s * values["memory_frac"]
-    passes = quantise_s(values, rates, m * batch, n, k)
     if resident and values["l2_gain"] > 1.0:
-        share = 1.0 / (1.0 + (traffic / max(rates.l2_bytes, 1.0)) ** 4)
-        traffic = traffic * (1.0 - share * (1.0 - 1.0 / values["l2_gain"]))
-    kernel = values["launch_s"] + passes
-    kernel = kernel + p_max(matrix, traffic / bandwidth, values["overlap_power"])
+        missed = _missed(values, rates, traffic)
+        share = missed + (1.0 - missed) / values["l2_gain"]
+        traffic, store = traffic * share, store * share
+    again = batch * reread_bytes(values, rates, dtype, m, n, k)
+    kernel = values["launch_s"] + quantise_s(values, rates, m * batch, n, k)
+    kernel = kernel + p_max(matrix + store, (traffic + again) / bandwidth, values["overlap_power"])
     if resident:
         kernel = p_max(kernel, as_float(values["host_floor_s"]), FLOOR_POWER)
     return kernel
 
 
+def store_s(
+    values: Mapping[str, float],
+    rates: Rates,
+    dtype: str,
+    m: FloatArray,
+    n: FloatArray,
+    batch: FloatArray,
+) -> FloatArray:
+    """Writing the output while the matrix units wait: a tile is stored after its last product."""
+    written = batch * m * n * OUTPUT_BYTES.get(dtype, 2.0)
+    return values["store_frac"] * written / (rates.memory_bytes_per_s * values["memory_frac"])
+
+
+def reread_bytes(
+    values: Mapping[str, float],
+    rates: Rates,
+    dtype: str,
+    m: FloatArray,
+    n: FloatArray,
+    k: FloatArray,
+) -> FloatArray:
+    """Memory traffic of reading an operand again for every strip: the cheaper way of the two."""
+    width = dtype_bytes(dtype)
+    left, right = m * k * width, k * n * width
+    columns = left * np.maximum(n / values["strip"] - 1.0, 0.0) * _missed(values, rates, left)
+    rows = (
+        right * np.maximum(m / (2.0 * values["strip"]) - 1.0, 0.0) * _missed(values, rates, right)
+    )
+    return np.minimum(columns, rows)
+
+
+def _missed(values: Mapping[str, float], rates: Rates, size: FloatArray) -> FloatArray:
+    """Share of a buffer that the cache has lost when it is read again; grows with its size."""
+    ratio = np.maximum(size, 1.0) / max(values["cache_frac"] * rates.l2_bytes, 1.0)
+    result: FloatArray = 1.0 - 1.0 / (1.0 + ratio**CACHE_POWER)
+    return result
+
+
 def quantise_s(
     values: Mapping[str, float], rates: Rates, rows: FloatArray, n: FloatArray, k: FloatArray
 ) -> FloatArray:
-    """Quantising ``[rows, k]`` and rescaling ``[rows, n]``; 0 for a law without these terms."""
+    """Quantising ``[rows, k]`` and rescaling ``[rows, n]``; 0 for a law without these terms.
+
+    A row costs `row_s` (its block and its share of the common maximum) and `chunk_s` for each
+    `CHUNK` elements; activations that do not stay in the cache cost memory traffic besides.
+    """
     if "row_s" not in values:
         return np.zeros(())
-    moved = values["input_pass_bytes"] * k + values["output_pass_bytes"] * n
-    return rows * (values["row_s"] + moved / rates.memory_bytes_per_s)
+    moved = values["input_pass_bytes"] * k * _missed(values, rates, 2.0 * rows * k)
+    moved = moved + values["output_pass_bytes"] * n
+    fixed = values["row_s"] + values["chunk_s"] * np.ceil(k / CHUNK)
+    return rows * (fixed + moved / rates.memory_bytes_per_s)
 
 
 def matrix_s(
@@ -140,34 +209,38 @@ def matrix_s(
     """Time on the matrix units: the best tile and split, then the power limit."""
     units = rates.multiprocessors
     rate = rates.peak(dtype) * values["rate_frac"] / units
-    wave_frac, penalty = values["wave_frac"], values["tile_penalty"]
-    tiles = TILES.get(rates.family, DEFAULT_TILES)
-    largest = max(_reuse(tile) for tile in tiles)
+    wave_frac = values["wave_frac"]
     m, n, k, batch = np.broadcast_arrays(m, n, k, batch)
     # the parts of all splits at once: [splits, cases]
-    splits = SPLIT_COLUMN.reshape(-1, *(1,) * m.ndim)
-    depth = k / splits + values["ramp_k"]
-    merge = 4.0 * batch * m * n * splits[1:] / rates.memory_bytes_per_s
+    splits = SPLIT_COLUMN if "split_s" in values else SPLIT_COLUMN[:1]
+    splits = splits.reshape(-1, *(1,) * m.ndim)
+    depth = k / splits
+    if len(splits) > 1:
+        merge = MERGE_BYTES * batch * m * n * splits[1:] / rates.memory_bytes_per_s
+        merge = merge + values["split_s"]
     best: FloatArray | None = None
-    for tile in tiles:
+    for tile in TILES.get(rates.family, DEFAULT_TILES):
         count = batch * np.ceil(m / tile[0]) * np.ceil(n / tile[1])
-        tile_rate = rate * (1.0 + penalty / largest) / (1.0 + penalty / _reuse(tile))
+        area = float(tile[0] * tile[1])
         occupancy = count * (splits / units)
         waves = (1.0 - wave_frac) * np.maximum(occupancy, 1.0) + wave_frac * np.ceil(occupancy)
-        times = waves * depth * (2.0 * tile[0] * tile[1] / tile_rate)
-        times[1:] += values["split_s"]
-        times[1:] += merge
+        times = waves * depth * (2.0 * area / (rate * tile_frac(values, area)))
+        if len(splits) > 1:
+            times[1:] += merge
         time = times.min(axis=0)
         best = time if best is None else np.minimum(best, time)
     assert best is not None
     relief = 1.0 + (k / values["throttle_k"]) ** 2
-    best = best * throttle(best, values["throttle_frac"] / relief, values["throttle_s"])
-    return best * throttle(best, values["sustain_frac"], values["sustain_s"])
+    return best * throttle(best, values["throttle_frac"] / relief, values["throttle_s"])
 
 
-def _reuse(tile: tuple[int, int]) -> float:
-    """Operand reuse of a tile relative to 128 x 128."""
-    return tile[0] * tile[1] / (tile[0] + tile[1]) / 64.0
+def tile_frac(values: Mapping[str, float], area: float) -> float:
+    """Rate of a tile over the largest's, by its area: geometric between 64 x 64 and 128 x 128."""
+    if area > MIDDLE_AREA:
+        return 1.0
+    weight = np.log(area / SMALL_AREA) / np.log(MIDDLE_AREA / SMALL_AREA)
+    small, middle = values["small_tile_frac"], values["middle_tile_frac"]
+    return float(min(small, middle) ** (1.0 - weight) * middle**weight)
 
 
 def steady(values: Mapping[str, float]) -> dict[str, float]:
@@ -175,7 +248,7 @@ def steady(values: Mapping[str, float]) -> dict[str, float]:
 
     A microbenchmark lets short kernels run at a clock that a long run of them cannot hold.
     """
-    return {**values, "throttle_s": 0.0, "sustain_s": 0.0}
+    return {**values, "throttle_s": 0.0}
 
 
 def throttle(time: FloatArray, frac: FloatArray | float, knee_s: float) -> FloatArray:

@@ -5,7 +5,8 @@ Three things differ between a device and the relatives its laws were fitted on:
     density   FLOP a clock and multiprocessor.  A part whose matrix units are cut in half keeps
               the other units of the multiprocessor, so what held the lender below its peak (the
               start of a tile, operand traffic, exponentials between products) holds it less:
-              rate_frac = min(most of peak, lent / density), ramp and tile penalty times density
+              rate_frac = min(most of peak, lent / density), ramps and what smaller tiles lose
+              times density
     power     at the limit, clock and voltage fall together, so the rate goes with the square
               root of the watts a FLOP/s.  Running a share u of the peak slows the device by
               max(1, lent slowdown x sqrt(u / lent share x lender's budget / its budget))
@@ -31,9 +32,11 @@ if TYPE_CHECKING:
 REFERENCE_DTYPE = "bf16"
 MOST_OF_PEAK = 0.95
 """Share of the datasheet peak that the best kernels reach where nothing else limits them."""
-RAMPS = ("ramp_k", "ramp_kv", "tile_penalty")
+RAMPS = ("ramp_kv",)
 """Losses in units of matrix work: a time of the other units of a multiprocessor."""
-SLOWDOWNS = ("throttle_frac", "sustain_frac")
+TILE_FRACS = ("small_tile_frac", "middle_tile_frac")
+"""Rates of smaller tiles: what they lose is such a time too."""
+SLOWDOWN = "throttle_frac"
 HEADROOM = 0.05
 """Clock to spare from which on a device is not slowed by being busy for long."""
 SAME_UNITS = "NVIDIA"
@@ -65,7 +68,7 @@ def _adapted(law: Law, named: Mapping[str, NamedPrior], device: Device) -> Law:
     if best is not None and lenders_best is not None:
         share = max(share, lent * best / lenders_best)
     share = max(min(share, MOST_OF_PEAK / fastest), lent)
-    slowdown, limited = _slowdown(values), 1.0
+    slowdown, limited = 1.0 + values.get(SLOWDOWN, 0.0), 1.0
     budget = _budget_ratio(named, device, lender)
     if budget is not None:
         wanted = slowdown * math.sqrt(share / lent / budget)
@@ -77,22 +80,12 @@ def _adapted(law: Law, named: Mapping[str, NamedPrior], device: Device) -> Law:
     for name in RAMPS:
         if name in values:
             values[name] *= density
-    _set_slowdown(values, slowdown)
+    for name in TILE_FRACS:
+        if name in values:
+            values[name] = 1.0 / (1.0 + density * (1.0 / values[name] - 1.0))
+    if SLOWDOWN in values:
+        values[SLOWDOWN] = slowdown - 1.0
     return replace(law, values=values, power_limited_frac=limited)
-
-
-def _slowdown(values: Mapping[str, float]) -> float:
-    """Time of a long kernel at the power limit over that of a short one."""
-    return math.prod(1.0 + values.get(name, 0.0) for name in SLOWDOWNS)
-
-
-def _set_slowdown(values: dict[str, float], slowdown: float) -> None:
-    """Make the slowdown `slowdown`, in the proportions of the lent parts."""
-    logs = {name: math.log1p(values.get(name, 0.0)) for name in SLOWDOWNS if name in values}
-    whole = sum(logs.values())
-    for name, part in logs.items():
-        weight = part / whole if whole > 0.0 else float(name == SLOWDOWNS[0])
-        values[name] = slowdown**weight - 1.0
 
 
 def _density(named: Mapping[str, NamedPrior], device: Device, lender: str) -> float:

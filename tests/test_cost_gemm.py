@@ -1,0 +1,132 @@
+"""The terms of the matrix-product law against closed forms and a simulated cache."""
+
+from collections import OrderedDict
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfmodel.catalog import load_device
+from perfmodel.cost import gemm
+from perfmodel.cost.machine import Rates
+
+RATES = Rates.of(load_device("h100-sxm"))
+VALUES = {p.name: p.default for p in gemm.PARAMETERS}
+FP8 = {p.name: p.default for p in gemm.QUANTISED_PARAMETERS}
+MIB = 1 << 20
+
+
+def seconds(values, dtype, m, n, k, **more):
+    return float(gemm.gemm_time_s(values, RATES, dtype, m, n, k, **more))
+
+
+def loads_of_an_lru(m, n, k, strip, cache_bytes, width=2, columns=512):
+    """Bytes of `w` loaded by a walk over all columns of a strip of rows, then the next strip."""
+    held: OrderedDict[int, int] = OrderedDict()
+    loaded = 0
+    for _ in range(m // strip):
+        for block in range(n // columns):
+            if block in held:
+                held.move_to_end(block)
+                continue
+            loaded += columns * k * width
+            held[block] = columns * k * width
+            while sum(held.values()) > cache_bytes:
+                held.popitem(last=False)
+    return loaded
+
+
+@pytest.mark.parametrize(("k", "fits"), [(256, True), (16_384, False)])
+def test_strips_read_again_what_a_least_recently_used_cache_has_lost(k, fits):
+    m, n, strip = 65_536, 16_384, 512
+    values = {**VALUES, "strip": strip / 2, "cache_frac": 0.5}
+    again = loads_of_an_lru(m, n, k, strip, 0.5 * RATES.l2_bytes) - 2 * n * k
+    found = float(gemm.reread_bytes(values, RATES, "bf16", *map(np.asarray, (m, n, k))))
+    if fits:
+        assert again == 0
+        assert found < 0.05 * 2 * n * k * (m / strip - 1)
+    else:
+        assert found == pytest.approx(again, rel=0.01)
+
+
+def test_strips_take_the_cheaper_operand():
+    values = {**VALUES, "strip": 256.0}
+    tall = float(gemm.reread_bytes(values, RATES, "bf16", *map(np.asarray, (1e6, 4096, 16_384))))
+    # w (128 MiB) is the smaller one: 1e6 / 512 times, a (30 GiB) would be read 16 times
+    left, right = 2 * 1e6 * 16_384, 2 * 4096 * 16_384
+    assert tall == pytest.approx(min(left * 15, right * (1e6 / 512 - 1)), rel=0.02)
+
+
+def test_a_product_that_stays_in_the_cache_reads_nothing_again():
+    assert float(gemm.reread_bytes(VALUES, RATES, "bf16", *map(np.asarray, (512, 512, 512)))) < 1.0
+
+
+def test_the_store_of_the_output_is_added_to_the_products():
+    m, n, k = 32_768, 32_768, 512
+    hidden = seconds({**VALUES, "store_frac": 0.0, "overlap_power": 8.0}, "bf16", m, n, k)
+    bare = seconds({**VALUES, "store_frac": 1.0, "overlap_power": 8.0}, "bf16", m, n, k)
+    written = 2.0 * m * n / (RATES.memory_bytes_per_s * VALUES["memory_frac"])
+    assert hidden < bare < hidden + written * (1 + 1e-9)
+    assert bare > hidden + 0.5 * written
+
+
+def test_quantising_steps_at_chunks_of_a_row():
+    rows, width = np.asarray(30_000.0), np.asarray(256.0)
+    values = {**FP8, "input_pass_bytes": 0.0, "output_pass_bytes": 0.0}
+
+    def quantising(k):
+        return float(gemm.quantise_s(values, RATES, rows, width, np.asarray(float(k))))
+
+    assert quantising(2048) == quantising(256)
+    assert quantising(2049) - quantising(2048) == pytest.approx(30_000 * values["chunk_s"])
+    assert quantising(16_384) == pytest.approx(30_000 * (values["row_s"] + 8 * values["chunk_s"]))
+
+
+def test_activations_inside_the_cache_cost_no_traffic():
+    values = {**FP8, "row_s": 0.0, "chunk_s": 0.0, "output_pass_bytes": 0.0}
+    inside, outside = (
+        float(gemm.quantise_s(values, RATES, np.asarray(rows), np.asarray(0.0), np.asarray(4096.0)))
+        for rows in (256.0, 256_000.0)
+    )
+    assert outside == pytest.approx(256_000 * 4096 / RATES.memory_bytes_per_s, rel=0.01)
+    assert inside < 0.01 * outside / 1000
+
+
+def test_low_precision_kernels_never_split_k():
+    """One tile, ever deeper: the time grows with k; a product that may split k grows less."""
+    free = {"row_s": 0.0, "chunk_s": 0.0, "input_pass_bytes": 0.0, "output_pass_bytes": 0.0}
+    deep = [seconds({**FP8, **free, "launch_s": 0.0}, "fp8", 128, 128, k) for k in (32e3, 64e3)]
+    assert deep[1] / deep[0] == pytest.approx(2.0, rel=0.05)
+    split = [seconds({**VALUES, "launch_s": 0.0}, "bf16", 128, 128, k) for k in (32e3, 64e3)]
+    assert split[1] / split[0] < 1.9
+
+
+@given(small=st.floats(0.2, 1.0), middle=st.floats(0.2, 1.0))
+def test_tile_rates_rise_with_the_area(small, middle):
+    values = {"small_tile_frac": small, "middle_tile_frac": middle}
+    areas = (64 * 64, 64 * 128, 128 * 128, 128 * 256, 256 * 256)
+    found = [gemm.tile_frac(values, float(area)) for area in areas]
+    assert all(a <= b * (1 + 1e-12) for a, b in pairwise(found))
+    assert found[1] == pytest.approx(np.sqrt(found[0] * found[2]))
+    assert found[3] == found[4] == 1.0
+
+
+@given(
+    strip=st.floats(64, 16_384),
+    cache=st.floats(0.05, 1.0),
+    store=st.floats(0, 1),
+    gain=st.floats(1, 8),
+    dtype=st.sampled_from(["bf16", "fp8"]),
+    dim=st.sampled_from(["m", "n", "k"]),
+    resident=st.booleans(),
+)
+@settings(max_examples=100, deadline=None)
+def test_any_parameters_keep_the_law_monotone(strip, cache, store, gain, dtype, dim, resident):
+    changed = {"strip": strip, "cache_frac": cache, "store_frac": store, "l2_gain": gain}
+    values = {**(FP8 if dtype == "fp8" else VALUES), **changed}
+    sizes = np.unique(np.geomspace(1, 200_000, 300).astype(np.int64)).astype(float)
+    dims = {"m": 6000.0, "n": 7000.0, "k": 9000.0, dim: sizes}
+    times = gemm.gemm_time_s(values, RATES, dtype, **dims, resident=resident)
+    assert np.all(np.diff(times) >= -1e-12 * times[1:])
