@@ -141,14 +141,23 @@ def test_each_engine_has_terms_that_the_pipeline_needs(name):
 def test_inherited_terms_are_priors_and_own_terms_win(tmp_path, monkeypatch):
     folder = tmp_path / "calibration" / "engines"
     folder.mkdir(parents=True)
-    base = {"terms": {"a": {"value": 1, "provenance": "fitted"}, "b": {"value": 2}}, "spread": {}}
+    fitted = {"value": 1, "provenance": "fitted", "prior": 5, "engines": ["base", "leaf"]}
+    base = {"terms": {"a": fitted, "b": {"value": 2}}, "spread": {"run.x.fitted": 0.1, "w": 0.5}}
     own = {"inherits": "base", "terms": {"b": {"value": 3, "provenance": "fitted"}}}
-    (folder / "base.json").write_text(json.dumps(base))
-    (folder / "own.json").write_text(json.dumps(own))
+    leaf = {"inherits": "own", "terms": {}, "spread": {"run.x": 0.3}}
+    for name, data in (("base", base), ("own", own), ("leaf", leaf)):
+        (folder / f"{name}.json").write_text(json.dumps(data))
     monkeypatch.setenv("PERFMODEL_PATH", str(tmp_path))
     terms = catalog.load_terms("own")["terms"]
-    assert terms["a"] == {"value": 1, "provenance": "prior"}
+    # fitted to runs of others: as it was before
+    assert (terms["a"]["value"], terms["a"]["provenance"]) == (5, "prior")
     assert terms["b"] == {"value": 3, "provenance": "fitted"}
+    # runs of the leaf were among those of the base
+    terms = catalog.load_terms("leaf")["terms"]
+    assert (terms["a"]["value"], terms["a"]["provenance"]) == (1, "fitted")
+    assert (terms["b"]["value"], terms["b"]["provenance"]) == (3, "prior")
+    # a width of all runs that the leaf states replaces one of some runs of its base
+    assert catalog.load_terms("leaf")["spread"] == {"run.x": 0.3, "w": 0.5}
 
 
 # Rules

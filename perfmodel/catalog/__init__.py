@@ -16,6 +16,7 @@ from perfmodel.catalog.data import (
     read_device,
     read_model,
     read_yaml,
+    terms_chain,
 )
 from perfmodel.catalog.gpus import Overrides, build_system, parse_gpus, resolve
 from perfmodel.catalog.lazy import load_system
@@ -41,4 +42,5 @@ __all__ = [
     "read_model",
     "read_yaml",
     "resolve",
+    "terms_chain",
 ]

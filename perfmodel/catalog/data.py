@@ -327,25 +327,37 @@ def load_fit(device_id: str) -> dict[str, Any] | None:
 
 
 def load_terms(engine: str) -> dict[str, Any]:
-    """The fitted terms of an engine (``calibration/engines/<engine>.json``), empty if none.
+    """The terms of an engine (``calibration/engines/<engine>.json``), empty if there are none.
 
-    A file that ``inherits`` takes terms and spreads that it does not state from another engine;
-    what is taken over is a prior here, however well the other engine's runs identified it, unless
-    runs of this engine were among them (``engines`` of the term).
+    A file that ``inherits`` takes terms and spreads that it does not state from another engine.
+    What is taken over is a prior here, and has the value that it had before the other engine's runs
+    were fitted, unless runs of this engine were among them (``engines`` of the term).
     """
     own = own_terms(engine)
-    if "inherits" not in own:
-        return own
-    base = load_terms(own["inherits"])
-    taken = {
-        name: term if engine in term.get("engines", ()) else {**term, "provenance": "prior"}
-        for name, term in base["terms"].items()
-    }
-    return {
-        **own,
-        "terms": {**taken, **own.get("terms", {})},
-        "spread": {**base.get("spread", {}), **own.get("spread", {})},
-    }
+    terms: dict[str, Any] = {}
+    spread: dict[str, float] = {}
+    for file in reversed(terms_chain(engine)):
+        data = own_terms(file)
+        terms |= {
+            name: term if engine in (file, *term.get("engines", ())) else _as_prior(term)
+            for name, term in data.get("terms", {}).items()
+        }
+        stated = data.get("spread", {})
+        kept = {k: v for k, v in spread.items() if not any(k.startswith(f"{n}.") for n in stated)}
+        spread = {**kept, **stated}
+    return {**own, "terms": terms, "spread": spread} if "inherits" in own else own
+
+
+def _as_prior(term: dict[str, Any]) -> dict[str, Any]:
+    """A term for an engine that it was not fitted to."""
+    before = {"value": term["prior"]} if "prior" in term else {}
+    return {**term, **before, "provenance": "prior"}
+
+
+def terms_chain(engine: str) -> tuple[str, ...]:
+    """A terms file and those that it inherits from, nearest first."""
+    base = own_terms(engine).get("inherits")
+    return (engine,) if base is None else (engine, *terms_chain(base))
 
 
 def own_terms(engine: str) -> dict[str, Any]:

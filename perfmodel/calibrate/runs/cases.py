@@ -27,7 +27,7 @@ STEP_KEYS = ("denoise", "denoise_per_step", "transformer_forward")
 CLIENT_TERM = "client_overhead_s"
 
 Values = Mapping[str, Mapping[str, float]]
-"""Values of engine terms by file and name."""
+"""Values of engine terms by the file of the engine that looks them up, and by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +86,14 @@ class Case:
         nearer = self.own[: self.chain.index(file)]
         return not any(name in names for names in nearer)
 
+    @property
+    def file(self) -> str:
+        """The terms file of its engine."""
+        return self.chain[0]
+
     def terms(self, values: Values) -> dict[str, float]:
-        """Terms of this run with those of `values` that hold here, the nearest file last."""
-        found = dict(self.job.machine.terms)
-        for file in reversed(self.chain):
-            found.update({n: v for n, v in values.get(file, {}).items() if self.under(file, n)})
-        return found
+        """Terms of this run with those of `values` for its engine."""
+        return {**self.job.machine.terms, **values.get(self.file, {})}
 
     def outcome(self, terms: Mapping[str, float], fitted: frozenset[str] | None = None) -> Outcome:
         """Evaluate the run.
@@ -168,7 +170,7 @@ def _case(record: RunRecord) -> Case:
     errors = [problem.message for problem in found if problem.severity == "error"]
     if errors:
         raise Skip(errors[0])
-    chain = terms_chain(session.behaviour.terms)
+    chain = catalog.terms_chain(session.behaviour.terms)
     own = tuple(frozenset(catalog.own_terms(file).get("terms", {})) for file in chain)
     return Case(
         record=record,
@@ -179,12 +181,6 @@ def _case(record: RunRecord) -> Case:
         targets=_targets(record, session.behaviour),
         question=_alike(record, asked),
     )
-
-
-def terms_chain(file: str) -> tuple[str, ...]:
-    """A terms file and those that it inherits from, nearest first."""
-    base = catalog.own_terms(file).get("inherits")
-    return (file,) if base is None else (file, *terms_chain(base))
 
 
 def _targets(record: RunRecord, behaviour: Behaviour) -> dict[str, float]:

@@ -13,7 +13,7 @@ from perfmodel import catalog
 from perfmodel.calibrate.fitfile import DIGITS, ID_LENGTH, today, tool_versions
 from perfmodel.calibrate.runs.fit import FittedFile, FittedTerm, RunFit
 from perfmodel.calibrate.runs.spreads import Requests, spreads
-from perfmodel.calibrate.runs.terms import entry
+from perfmodel.calibrate.runs.terms import engines_under, entry
 from perfmodel.errors import BadInput, Problem
 
 OF_A_FIT = ("prior", "records", "rows", "sources", "engines", "at_bound")
@@ -62,14 +62,14 @@ def _fitted(fit: RunFit, file: str, name: str, term: FittedTerm) -> dict[str, An
         "at_bound": term.at_bound,
         "rows": len(cases),
         "sources": len({case.source for case in cases}),
-        "engines": sorted({case.chain[0] for case in cases}),
+        "engines": engines_under(file, name, fit.evaluations.cases),
         "records": sorted(case.record.id for case in cases),
     }
 
 
 def _about(fit: RunFit, one: FittedFile, paths: Sequence[Path]) -> dict[str, Any]:
     """What the fit rests on, and its errors on sources that it did not see."""
-    cases = [case for case in fit.evaluations.cases if case.chain[0] == one.file]
+    cases = [case for case in fit.evaluations.cases if case.file == one.file]
     dates = sorted(case.record.source_date for case in cases if case.record.source_date)
     versions = {case.record.engine_version for case in cases if case.record.engine_version}
     return {

@@ -18,7 +18,7 @@ from perfmodel.calibrate.runs.choose import choose
 from perfmodel.calibrate.runs.evaluations import Evaluations, IntArray
 from perfmodel.calibrate.runs.folds import folds_of
 from perfmodel.calibrate.runs.heldout import HeldOut, held_out
-from perfmodel.calibrate.runs.levels import Level, changed, level_of, slopes_at
+from perfmodel.calibrate.runs.levels import Level, level_of, slopes_at
 from perfmodel.calibrate.runs.solve import FloatArray, Problem, step, walk
 from perfmodel.calibrate.runs.terms import (
     ROWS_PER_TERM,
@@ -106,7 +106,7 @@ def fit_runs(
     cases = evaluations.cases
     every = files_of(cases)
     start = before_the_fit(every, frozenset(case.record.id for case in cases))
-    folds = folds_of(evaluations.sources, [case.chain[0] for case in cases])
+    folds = folds_of(evaluations.sources, [case.file for case in cases])
     values: Mutable = {file: dict(start[file]) for file in every}
     by_fold: list[Mutable] = [
         {file: dict(start[file]) for file in every} for _ in range(int(folds.max()) + 1)
@@ -139,7 +139,7 @@ def _fit_file(
     for fold, terms in enumerate(by_fold):
         seen = [n for n in level.cases if folds[n] != fold]
         free = _chosen(level, terms, seen)
-        trial.append(changed(terms, file, _stepped(level, terms, seen, free)))
+        trial.append(level.changed(terms, _stepped(level, terms, seen, free)))
     before = held_out(level.evaluations, level.cases, by_fold, folds)
     after = held_out(level.evaluations, level.cases, trial, folds)
     result = replace(result, before=before, after=after)
@@ -148,9 +148,8 @@ def _fit_file(
     free = _chosen(level, values, level.cases)
     found = _studied(level, values, free, options)
     result = replace(result, terms=_accepted(level, values, found), kept=_kept(level, found))
-    for terms, new in zip(by_fold, trial, strict=True):
-        terms[file] = dict(new[file])
-    values[file].update(found)
+    for terms, new in zip([*by_fold, values], [*trial, level.changed(values, found)], strict=True):
+        terms.update({engine: dict(found) for engine, found in new.items()})
     return result
 
 
@@ -194,7 +193,7 @@ def _studied(
     start = step(problem, centre, problem.errors(centre))
     best = min([centre, start, *trials[:1]], key=problem.loss)
     if options.polish:
-        there = changed(values, level.file, _named(level, free, best))
+        there = level.changed(values, _named(level, free, best))
         slopes = slopes_at(level.evaluations, level.file, level.cases, chosen, there)
         best = walk(replace(problem, slopes=slopes), best)
     return _named(level, free, best)

@@ -11,7 +11,13 @@ from perfmodel.calibrate.explore import from_unit, to_unit
 from perfmodel.calibrate.runs.cases import Values
 from perfmodel.calibrate.runs.evaluations import Evaluations
 from perfmodel.calibrate.runs.solve import FloatArray, Problem
-from perfmodel.calibrate.runs.terms import independent_rows, parameters, present, rows_of
+from perfmodel.calibrate.runs.terms import (
+    engines_under,
+    independent_rows,
+    parameters,
+    present,
+    rows_of,
+)
 from perfmodel.cost.fits import Parameter
 
 QUARTER, MATERIAL = 0.25, 0.01
@@ -51,6 +57,10 @@ class Level:
         behind = set(self.identifying(column)) & set(seen)
         return independent_rows(self.evaluations.cases[n] for n in behind)
 
+    def changed(self, values: Values, new: Mapping[str, float]) -> Values:
+        """`values` with terms of this file replaced, for the engines that take them from it."""
+        return changed(values, self.file, new, self.evaluations)
+
     def problem(self, values: Values, seen: Sequence[int], free: Sequence[int]) -> Problem:
         """The runs `seen` as a function of some candidates, around `values`."""
         chosen = [self.parameters[n] for n in free]
@@ -65,16 +75,22 @@ class Level:
                 for p, x, c in zip(chosen, point, centre, strict=True)
                 if x != c
             }
-            there = self.evaluations.log_predicted(seen, changed(values, self.file, new))
+            there = self.evaluations.log_predicted(seen, self.changed(values, new))
             return np.asarray(there - self.evaluations.log_measured[targets])
 
         slopes = self.slopes[place][:, np.asarray(free, np.intp)]
         return Problem(centre, slopes, self.evaluations.weight[targets], errors)
 
 
-def changed(values: Values, file: str, new: Mapping[str, float]) -> Values:
-    """`values` with some terms of one file replaced."""
-    return {**values, file: {**values.get(file, {}), **new}}
+def changed(
+    values: Values, file: str, new: Mapping[str, float], evaluations: Evaluations
+) -> Values:
+    """`values` with terms of `file` replaced, for the engines that take them from it."""
+    result = {engine: dict(found) for engine, found in values.items()}
+    for name, value in new.items():
+        for engine in engines_under(file, name, evaluations.cases):
+            result.setdefault(engine, {})[name] = value
+    return result
 
 
 def level_of(evaluations: Evaluations, file: str, start: Values) -> Level:
@@ -98,6 +114,6 @@ def slopes_at(
     for column, parameter in enumerate(candidates):
         at = to_unit(parameter, present(values, file, parameter))
         there = at + DIFFERENCE if at + DIFFERENCE <= 1.0 else at - DIFFERENCE
-        moved = changed(values, file, {parameter.name: from_unit(parameter, there)})
+        moved = changed(values, file, {parameter.name: from_unit(parameter, there)}, evaluations)
         slopes[:, column] = (evaluations.log_predicted(cases, moved) - base) / (there - at)
     return slopes

@@ -28,8 +28,8 @@ def _engines(fit: RunFit) -> Iterator[str]:
     """Held-out errors of whole requests by engine, before and after."""
     runs = fit.evaluations
     yield f"  {'engine':<24}{'runs':>6}{'sources':>9}{'median %':>20}{'mean %':>20}{'bias %':>20}"
-    for engine in sorted({case.chain[0] for case in runs.cases}):
-        rows = [n for n, case in enumerate(runs.cases) if case.chain[0] == engine]
+    for engine in sorted({case.file for case in runs.cases}):
+        rows = [n for n, case in enumerate(runs.cases) if case.file == engine]
         if not runs.whole[runs.targets_of(rows)].any():
             continue
         before = held_out(runs, rows, [fit.start] * len(fit.by_fold), fit.folds)

@@ -18,7 +18,7 @@ from perfmodel.calibrate.runs.evaluations import Evaluations, IntArray
 from perfmodel.calibrate.runs.fit import RunFit
 from perfmodel.calibrate.runs.heldout import held_out_errors
 from perfmodel.calibrate.runs.solve import FloatArray
-from perfmodel.calibrate.runs.terms import ROWS_PER_TERM, heirs
+from perfmodel.calibrate.runs.terms import ROWS_PER_TERM, engines_under, heirs
 from perfmodel.pipeline.uncertainty import REPEAT_FRAC, run_class
 
 COVERED = 0.8
@@ -70,7 +70,7 @@ def requests(fit: RunFit) -> Requests:
         parts_frac=np.array([widths[n] for n in cases]),
         folds=fit.folds[list(cases)],
         classes=tuple(run_class(runs.cases[n].job) for n in cases),
-        files=tuple(runs.cases[n].chain[0] for n in cases),
+        files=tuple(runs.cases[n].file for n in cases),
     )
 
 
@@ -78,12 +78,14 @@ def fitted_terms(fit: RunFit, number: int) -> frozenset[str]:
     """Terms that count as fitted in one run: of the files as they are, and of this fit."""
     case = fit.evaluations.cases[number]
     names = set(case.job.machine.fitted_terms)
-    names -= {name for file in case.chain for name in fit.start.get(file, {})}
-    for one in fit.files:
-        for name, term in one.terms.items():
-            engines = {fit.evaluations.cases[n].chain[0] for n in term.cases}
-            if case.chain[0] in engines and case.under(one.file, name):
-                names.add(name)
+    names -= set(fit.start.get(case.file, {}))
+    cases = fit.evaluations.cases
+    names |= {
+        name
+        for one in fit.files
+        for name in one.terms
+        if case.file in engines_under(one.file, name, cases)
+    }
     return frozenset(names)
 
 

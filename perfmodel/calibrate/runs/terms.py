@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfmodel import catalog
-from perfmodel.calibrate.runs.cases import Case, Values, terms_chain
+from perfmodel.calibrate.runs.cases import Case, Values
 from perfmodel.cost.fits import Parameter, load_priors
 
 ROWS_PER_TERM = 10
@@ -78,8 +78,8 @@ def before_the_fit(files: Iterable[str], ids: frozenset[str]) -> dict[str, dict[
     return {
         file: {
             name: float(found["prior"])
-            for name, found in catalog.own_terms(file).get("terms", {}).items()
-            if "prior" in found and ids & set(found.get("records", ()))
+            for name, found in inherited(file).items()
+            if found["provenance"] == "fitted" and ids & set(found.get("records", ()))
         }
         for file in files
     }
@@ -96,7 +96,7 @@ def rows_of(file: str, cases: Sequence[Case]) -> list[int]:
     Those of its engine; if these are fewer than a term needs, also those of engines that follow
     its rules (inherit from it).
     """
-    own = [n for n, case in enumerate(cases) if case.chain[0] == file]
+    own = [n for n, case in enumerate(cases) if case.file == file]
     return own if independent_rows(cases[n] for n in own) >= ROWS_PER_TERM else heirs(file, cases)
 
 
@@ -111,11 +111,12 @@ def files_of(cases: Iterable[Case]) -> list[str]:
     return sorted(depth, key=lambda file: (depth[file], file))
 
 
+def engines_under(file: str, name: str, cases: Sequence[Case]) -> list[str]:
+    """Engines for which a term that is fitted in `file` holds: those of its runs."""
+    found = {cases[n].file for n in rows_of(file, cases) if cases[n].under(file, name)}
+    return sorted({file, *found})
+
+
 def present(values: Values, file: str, parameter: Parameter) -> float:
-    """Value of a term for the engine of a file: the nearest of `values`, else as shipped."""
-    for one in terms_chain(file):
-        if parameter.name in values.get(one, {}):
-            return values[one][parameter.name]
-        if parameter.name in catalog.own_terms(one).get("terms", {}):
-            break
-    return parameter.default
+    """Value of a term for the engine of a file: of `values`, else as shipped."""
+    return values.get(file, {}).get(parameter.name, parameter.default)
