@@ -54,6 +54,25 @@ def test_columns_equal_one_by_one(table):
             )
 
 
+@pytest.mark.parametrize("ring", [2, 4])
+def test_a_ring_hides_behind_all_chunks_but_the_last(ring):
+    session = open_session(
+        Workload(model="flux.1-dev"), catalog.parse_gpus(f"{ring}xL20"), engine="xdit"
+    )
+
+    def seconds(overlap, name):
+        terms = {**session.job.machine.terms, "ring_overlap_frac": overlap}
+        job = replace(session.job, machine=replace(session.job.machine, terms=terms))
+        lines = evaluate(job, Layouts.of([ParallelConfig(ring=ring)])).stages["denoise"].lines
+        return [float(line.total_s[0]) for line in lines if line.name.endswith(name)]
+
+    sends, hidden = seconds(0.0, "ring send k, v"), seconds(1.0, "ring send k, v")
+    later = seconds(0.0, ", ring chunk")
+    assert len(sends) == len(later) == 2
+    # A link of the host carries a chunk's keys and values for longer than the chunk computes.
+    assert hidden == pytest.approx([s - c for s, c in zip(sends, later, strict=True)])
+
+
 def test_one_device_sends_nothing_and_waits_for_nobody(table):
     denoise = table.evaluation.stages["denoise"]
     for kind in ("collective", "wait"):

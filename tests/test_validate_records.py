@@ -221,3 +221,13 @@ def test_the_fast_path_of_a_record_is_asked_for():
     }
     published = {"off": 6000.0, "lossless": 3260.0, "channels_last": 2510.0}
     assert found == pytest.approx(published, rel=0.12)
+
+
+def test_cpus_of_a_record_slow_exchanges_between_its_cards():
+    row = RunRecord(
+        id="x", engine="xdit", model="maxin-cn/Latte-1", gpu="l20", num_gpus=4, steps=50,
+        width=512, height=512, frames=16, parallel={"ulysses_degree": 4}, measured_ms={"e2e": 1.0},
+    )  # fmt: skip
+    two = row.model_copy(update={"sockets": 2})
+    assert question(two).system.sockets == 2
+    assert predict_record(two).predicted_ms["e2e"] > 1.5 * predict_record(row).predicted_ms["e2e"]

@@ -40,6 +40,7 @@ from perfmodel.shapes import ceil_div
 from perfmodel.spec.parallel import Layouts
 
 ACTIVATION_BYTES = dtype_bytes("bf16")
+LATER_CHUNKS = ", ring chunk"
 WIDE_BYTES = dtype_bytes("fp32")
 MERGE_BYTES = ACTIVATION_BYTES + 9 * WIDE_BYTES
 """Per output element of a ring merge, torch operations that nothing fuses: the chunk widened,
@@ -120,7 +121,7 @@ def split_self_attention(
     )
     later = replace(
         first_chunk,
-        name=f"{op.name}, ring chunk",
+        name=f"{op.name}{LATER_CHUNKS}",
         count=op.count * (layouts.ring - 1),
         seq_kv=chunk,
         prefix_kv=0,
@@ -262,7 +263,8 @@ def _ring_messages(
     one_bytes = np.asarray(op.batch, float) * chunk * kv_heads * op.head_dim * ACTIVATION_BYTES
     steps = op.count * (group.ranks - 1)
     send = _collective("ring send k, v", "p2p", 2 * one_bytes, group, steps)
-    return [replace(send, overlaps=op.name, launches=2)]
+    # Of r chunks the last runs with nothing in flight.
+    return [replace(send, overlaps=f"{op.name}{LATER_CHUNKS}", launches=2)]
 
 
 def _ring_merge(

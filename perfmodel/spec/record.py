@@ -55,6 +55,7 @@ class RunRecord(BaseModel):
     num_gpus: int | None = Field(default=None, ge=1)
     nodes: int | None = None
     interconnect: str | None = None
+    sockets: int | None = Field(default=None, ge=1, le=8)
     height: int | None = None
     width: int | None = None
     frames: int | None = None

@@ -133,10 +133,9 @@ class Question:
 
 
 @cache
-def _system(gpu: str, num_gpus: int, nodes: int) -> System:
-    if nodes > 1 and num_gpus % nodes == 0:
-        return catalog.parse_gpus(f"{nodes}x{num_gpus // nodes}x{gpu}")
-    return catalog.parse_gpus(f"{num_gpus}x{gpu}")
+def _system(gpu: str, num_gpus: int, nodes: int, sockets: int | None) -> System:
+    split = f"{nodes}x{num_gpus // nodes}" if nodes > 1 and num_gpus % nodes == 0 else f"{num_gpus}"
+    return catalog.parse_gpus(f"{split}x{gpu}", catalog.Overrides(sockets=sockets))
 
 
 GENERIC_ENGINE = "diffusers"
@@ -162,7 +161,7 @@ def question(record: RunRecord, *, engine: str | None = None) -> Question:
         )
         assumed.append("engine")
     try:
-        system = _system(record.gpu, record.num_gpus or 1, record.nodes or 1)
+        system = _system(record.gpu, record.num_gpus or 1, record.nodes or 1, record.sockets)
         slug = catalog.load_model(record.model).slug
     except PerfmodelError as error:
         raise Skip(_first_words(error)) from None
