@@ -22,6 +22,8 @@ from perfmodel.calibrate.runs.terms import ROWS_PER_TERM, engines_under, heirs
 from perfmodel.pipeline.uncertainty import REPEAT_FRAC, run_class
 
 COVERED = 0.8
+FEW_SOURCES = 4
+"""Fewer sources than this say more of themselves than of the next one."""
 SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
 DIGITS = 3
 
@@ -101,13 +103,26 @@ def spreads(found: Requests, evaluations: Evaluations, file: str) -> dict[str, f
 
 
 def members(found: Requests, evaluations: Evaluations, file: str, name: str) -> list[int]:
-    """Requests of a class behind the widths of a file: of its engine, else also of its heirs."""
+    """Requests of a class behind the widths of a file: of its engine, else also of its heirs.
+
+    Where those come from few sources, the requests of all engines, if they are predicted better:
+    one source of a model that misses would widen every other model of the engine.
+    """
     alike = [n for n, kind in enumerate(found.classes) if kind == name]
     own = [n for n in alike if found.files[n] == file]
-    if len(own) >= ROWS_PER_TERM:
+    if len(own) < ROWS_PER_TERM:
+        allowed = set(heirs(file, evaluations.cases))
+        own = [n for n in alike if found.cases[n] in allowed]
+    sources = {evaluations.cases[found.cases[n]].source for n in own}
+    if len(own) < ROWS_PER_TERM or len(sources) >= FEW_SOURCES:
         return own
-    allowed = set(heirs(file, evaluations.cases))
-    return [n for n in alike if found.cases[n] in allowed]
+    return min(own, alike, key=lambda rows: _width(found, rows))
+
+
+def _width(found: Requests, rows: list[int]) -> float:
+    """Median half-width of the requests of a class, from those of its `rows`."""
+    known = found.parts_frac[rows]
+    return float(np.median(halfwidths(known, *widths(found.errors[rows], known))))
 
 
 def widths(errors: FloatArray, parts_frac: FloatArray) -> tuple[float, float]:
