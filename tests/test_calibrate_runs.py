@@ -307,7 +307,9 @@ def few_or_many(sources):
     """12 requests of engine x, three of them far off, beside 12 good ones of engine y."""
     cases = [
         SimpleNamespace(source=source, chain=(file,))
-        for source, file in zip(sources * 6 + ["a", "b", "c", "d"] * 3, "x" * 12 + "y" * 12)
+        for source, file in zip(
+            sources * 6 + ["a", "b", "c", "d"] * 3, "x" * 12 + "y" * 12, strict=True
+        )
     ]
     found = Requests(
         cases=tuple(range(24)),
