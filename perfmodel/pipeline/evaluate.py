@@ -87,11 +87,6 @@ class Evaluation:
             (self.stages[name].total_s for name in FORWARD_STAGES), np.zeros(len(self.layouts))
         )
 
-    @property
-    def requests_per_s(self) -> Column:
-        """Requests of all data-parallel replicas, one in flight each, ``[N]``."""
-        return self.layouts.dp / self.latency_s
-
 
 def evaluate(job: Job, layouts: Layouts) -> Evaluation:
     """Cost all stages of all configurations, each stage once per distinct case."""

@@ -113,14 +113,6 @@ def fill_library(cases: Iterable[Case], device: Device) -> list[Case]:
     return [replace(c, library=library) for c in cases if isinstance(c, CollectiveCase)]
 
 
-def library_version(device: Device) -> str:
-    """``nccl 2.27.3``; HCCL and gloo have the version of CANN and torch."""
-    if device.kind == "cuda":
-        version: tuple[int, ...] = torch.cuda.nccl.version()
-        return "nccl " + ".".join(str(part) for part in version)
-    return f"{BACKENDS[device.kind]} with torch {torch.__version__}"
-
-
 def measure_all(
     cases: Sequence[Case],
     device: Device,

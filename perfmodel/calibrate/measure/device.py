@@ -72,6 +72,8 @@ class Device:
             runtime = torch.version.cuda or torch.version.hip
             parts.append(f"{'hip' if torch.version.hip else 'cuda'} {runtime}")
             parts.append(f"cudnn {torch.backends.cudnn.version()}")
+            if torch.distributed.is_nccl_available():
+                parts.append("nccl " + ".".join(map(str, torch.cuda.nccl.version())))
         elif self.kind == "npu":
             parts.append(f"torch_npu {importlib.import_module('torch_npu').__version__}")
         return " ".join(parts)

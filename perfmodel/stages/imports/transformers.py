@@ -45,10 +45,6 @@ def _ends(config: Config) -> Fields:
     return {"in_channels": inside, "out_channels": config.maybe("out_channels") or inside}
 
 
-def _scaled(hidden: int, ratio: float) -> int:
-    return int(hidden * ratio)
-
-
 def _flat(config: Config) -> Fields:
     side = config.number("patch_size", most=64)
     return {"patch": (1, side, side)}
@@ -160,7 +156,7 @@ def _flux2(config: Config) -> Fields:
         "single_layers": _layers(config, "num_single_layers"),
         "text_width": config.number("joint_attention_dim"),
         "guidance_embedded": config.flag("guidance_embeds"),
-        "ffn": _scaled(heads["hidden"], config.ratio("mlp_ratio")),
+        "ffn": int(heads["hidden"] * config.ratio("mlp_ratio")),
     }
 
 
@@ -184,7 +180,7 @@ def _hunyuan_video(config: Config) -> Fields:
         "layers": _layers(config),
         "single_layers": _layers(config, "num_single_layers"),
         "refiner_layers": _layers(config, "num_refiner_layers"),
-        "ffn": _scaled(heads["hidden"], config.ratio("mlp_ratio")),
+        "ffn": int(heads["hidden"] * config.ratio("mlp_ratio")),
         "patch": (config.number("patch_size_t", most=64), side, side),
         "text_width": config.number("text_embed_dim"),
         "pooled_width": config.number("pooled_projection_dim"),
@@ -200,7 +196,7 @@ def _hunyuan_video15(config: Config) -> Fields:
         **_ends(config),
         "layers": _layers(config),
         "refiner_layers": _layers(config, "num_refiner_layers"),
-        "ffn": _scaled(heads["hidden"], config.ratio("mlp_ratio")),
+        "ffn": int(heads["hidden"] * config.ratio("mlp_ratio")),
         "patch": (config.number("patch_size_t", most=64), side, side),
         "text_width": config.number("text_embed_dim"),
     }
@@ -292,7 +288,7 @@ def _cosmos_predict(config: Config) -> Fields:
         **heads,
         **_ends(config),
         "layers": _layers(config),
-        "ffn": _scaled(heads["hidden"], config.ratio("mlp_ratio")),
+        "ffn": int(heads["hidden"] * config.ratio("mlp_ratio")),
         "patch": config.numbers("patch_size", 3),
         "text_width": config.number("text_embed_dim"),
         "text_stream_width": config.number("text_embed_dim"),
@@ -307,7 +303,7 @@ def _sana(config: Config) -> Fields:
         **heads,
         **_ends(config),
         "layers": _layers(config),
-        "ffn": _scaled(heads["hidden"], config.ratio("mlp_ratio")),
+        "ffn": int(heads["hidden"] * config.ratio("mlp_ratio")),
         "text_width": config.number("caption_channels"),
         "cross_heads": config.number("num_cross_attention_heads", most=1024),
         "cross_head_dim": config.number("cross_attention_head_dim"),
@@ -323,7 +319,7 @@ def _sana_video(config: Config) -> Fields:
         **heads,
         **_ends(config),
         "layers": _layers(config),
-        "ffn": _scaled(heads["hidden"], config.ratio("mlp_ratio")),
+        "ffn": int(heads["hidden"] * config.ratio("mlp_ratio")),
         "text_width": config.number("caption_channels"),
         "patch": config.numbers("patch_size", 3),
         "rotary": True,
@@ -356,7 +352,7 @@ def _hunyuan_dit(config: Config) -> Fields:
         "in_channels": inside,
         "out_channels": inside * (2 if config.flag("learn_sigma") else 1),
         "layers": _layers(config),
-        "ffn": _scaled(heads["hidden"], config.ratio("mlp_ratio")),
+        "ffn": int(heads["hidden"] * config.ratio("mlp_ratio")),
         "text_width": config.number("cross_attention_dim_t5"),
         "text_stream_width": config.number("cross_attention_dim"),
         "pooled_width": config.number("pooled_projection_dim"),
