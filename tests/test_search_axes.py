@@ -27,3 +27,8 @@ def test_a_refused_model_names_the_engines_that_have_it() -> None:
     assert problem.rule_id == "model-not-in-engine"
     assert problem.legal_values == ("sglang-diffusion", "xdit", "diffusers")
     assert "--engine sglang-diffusion" in problem.message
+
+
+def test_servers_come_before_the_models_own_code() -> None:
+    assert engines_with("wan2.2-t2v-a14b")[0] == "vllm-omni"
+    assert "wan-official" not in engines_with("wan2.1-vace-14b")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 
 import pytest
 
 from perfmodel.api.session import open_session
 from perfmodel.spec.parallel import ParallelConfig
-from perfmodel.spec.record import RunRecord
+from perfmodel.spec.record import RunRecord, read_records
 from perfmodel.spec.workload import Options, Workload
 from perfmodel.validate.predicted import predict_record
 from perfmodel.validate.questions import Skip, question
@@ -231,3 +232,16 @@ def test_cpus_of_a_record_slow_exchanges_between_its_cards():
     two = row.model_copy(update={"sockets": 2})
     assert question(two).system.sockets == 2
     assert predict_record(two).predicted_ms["e2e"] > 1.5 * predict_record(row).predicted_ms["e2e"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("cache_skip", 1.5), ("cache_skip", -1), ("attention_density", 0)]
+)
+def test_impossible_shares_are_bad_rows_and_the_rest_is_used(tmp_path, field, value):
+    good = {"id": "good", "engine": "xdit", "model": "flux.1-dev", "measured_ms": {"e2e": 1.0}}
+    path = tmp_path / "runs.jsonl"
+    path.write_text(f"{json.dumps(good)}\n{json.dumps(good | {field: value})}\n")
+    records, bad = read_records([path])
+    assert [record.id for record in records] == ["good"]
+    (problem,) = bad
+    assert field in problem.message

@@ -26,6 +26,9 @@ def fit_engines(paths: list[Path], engines: list[str], options: Options, out: Pa
     from perfmodel.calibrate.runs.report import report_lines
     from perfmodel.calibrate.runs.spreads import requests
 
+    if out.exists() and not out.is_dir():
+        message = f"--out {out} is a file; --runs writes a file an engine, so name a folder"
+        raise BadInput(Problem("out", message, "--out", str(out)))
     cases = _cases(paths)
     _check_engines(engines, cases)
     evaluations = Evaluations(cases, options.jobs)

@@ -79,13 +79,19 @@ def engine(name: str = DEFAULT_ENGINE) -> Engine:
 
 
 def engines_with(slug: str) -> tuple[str, ...]:
-    """Serving engines that run the model `slug`, by name: those whose facts list it."""
-    found = []
-    for name in ("sglang-diffusion", "xdit", "diffusers"):
-        facts = getattr(engine(name), "facts", None)
-        if facts is not None and facts.model(slug) is not None:
-            found.append(name)
-    return tuple(found)
+    """Engines that run the model `slug`, by name: servers first, then the models' own code."""
+    from perfmodel.engines.vllm_omni.pipelines import pipeline_of
+
+    names = (
+        "sglang-diffusion",
+        "xdit",
+        "diffusers",
+        "wan-official",
+        "cosmos-official",
+    )
+    facts = {name: getattr(engine(name), "facts", None) for name in names}
+    found = [name for name, known in facts.items() if known and known.model(slug) is not None]
+    return ("vllm-omni", *found) if pipeline_of(slug) is not None else tuple(found)
 
 
 def parse_engine(text: str | None) -> tuple[Engine, Version]:

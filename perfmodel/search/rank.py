@@ -97,8 +97,9 @@ def rank(
     best = int(rows[0])
     tied = _tied(evaluation, rows, best, scores, peak_bytes) & (late[rows] == late[best])
     front = rows[tied]
-    memory = np.round(peak_bytes[front] / MEMORY_GRAIN_BYTES)
     close = scores[front] <= scores[best] * (1 + MEMORY_WORTH_FRAC)
+    spare = peak_bytes[front] - np.min(peak_bytes[front][close])
+    memory = np.floor(spare / MEMORY_GRAIN_BYTES)
     front = front[np.lexsort((scores[front], np.where(close, memory, 0.0), ~close))]
     return Ranking(np.concatenate([front, rows[~tied]]), np.sort(tied)[::-1], scores)
 

@@ -81,8 +81,8 @@ class RunRecord(BaseModel):
     forwards: int | None = None
     ref_images: Any = None
     sparse_attention: bool | None = None
-    cache_skip: float | None = None
-    attention_density: float | None = None
+    cache_skip: float | None = Field(default=None, ge=0, le=0.99)
+    attention_density: float | None = Field(default=None, gt=0, le=1)
     sweep: str | None = None
     sweep_of: str | None = None
     doubtful: bool = False

@@ -41,12 +41,18 @@ def _model(ctx: Context, layouts: Layouts) -> BoolColumn:
 
 
 def _model_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    from perfmodel.engines import engines_with
+
+    others = engines_with(ctx.model_id)
+    have = f"; engines that have it: {', '.join(others)}" if others else ""
+    move = f"--engine {others[0]}" if others else "perfmodel models list"
     return Problem(
         "model-not-in-engine",
-        f"{ctx.model} has 0 pipelines in {named(ctx)}; try --engine vllm-omni",
+        f"{ctx.model} has no pipeline in {named(ctx)}{have}; try {move}",
         field="--model",
         value=ctx.model_id,
-        suggestions=("--engine vllm-omni",),
+        legal_values=others,
+        suggestions=(move,),
     )
 
 

@@ -36,7 +36,7 @@ FACTS = Facts(
         (r"wan2\.2-i2v", _facts("WanI2V")),
         (r"wan2\.2-t2v", _facts("WanT2V")),
         (r"wan2\.1-i2v", _facts("WanI2V-2.1", _AXES | {"ring"})),
-        (r"wan2\.1", _facts("WanT2V-2.1", _AXES | {"ring"})),
+        (r"wan2\.1-t2v", _facts("WanT2V-2.1", _AXES | {"ring"})),
     ),
     platforms=("cuda",),
     attention=flash,

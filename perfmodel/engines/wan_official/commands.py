@@ -34,7 +34,7 @@ def known_flags() -> dict[str, dict[str, Any]]:
 def words(ctx: Context, config: ParallelConfig) -> list[str]:
     """``generate.py`` and its flags."""
     checkpoint = ctx.hf_id.rsplit("/", 1)[-1].removesuffix("-Diffusers") or ctx.model_id
-    found = ["generate.py", "--task", _TASKS.get(ctx.model_id, "t2v-A14B")]
+    found = ["generate.py", "--task", _TASKS[ctx.model_id]]
     found += ["--size", f"{ctx.width}*{ctx.height}", "--frame_num", str(ctx.frames)]
     found += ["--ckpt_dir", f"./{checkpoint}", "--sample_steps", str(ctx.steps)]
     found += ["--sample_guide_scale", f"{ctx.guidance:g}", "--base_seed", str(ctx.seed)]
