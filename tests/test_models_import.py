@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from perfmodel.catalog import load_model, read_model
+from perfmodel.catalog.data import _entries, _names
 from perfmodel.cli import main
 from perfmodel.errors import BadInput
 from perfmodel.spec.workload import Workload
 from perfmodel.stages import family
 from perfmodel.stages.base import Traits
+from perfmodel.stages.imports import directory
 from perfmodel.stages.imports.directory import read_directory
 from perfmodel.stages.imports.read import class_keys
 from perfmodel.stages.imports.transformers import CLASSES
@@ -96,6 +98,48 @@ def test_a_directory_is_a_model_name(
     code, out, _ = run(capsys, "models", "show", "./my-tune")
     assert code == 0
     assert "my-tune" in out
+
+
+def test_the_catalogue_wins_over_a_directory_of_a_bare_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = load_model("flux.1-dev")
+    shutil.copytree(DIRECTORIES / "flux.1-dev", tmp_path / "flux.1-dev")
+    shutil.copytree(DIRECTORIES / "flux.1-dev", tmp_path / "tunes" / "flux.1-dev")
+    shutil.copytree(DIRECTORIES / "flux.1-dev", tmp_path / "unheard-of")
+    monkeypatch.chdir(tmp_path)
+    assert load_model("flux.1-dev") == shipped
+    for name in ("./flux.1-dev", "flux.1-dev/", "tunes/flux.1-dev", "unheard-of"):
+        assert load_model(name).notes[0].startswith("Read from configuration files"), name
+
+
+def test_loops_over_the_catalogue_read_no_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A folder of a slug, shipped or imported, once sent the reader into itself without end.
+    shutil.copytree(DIRECTORIES / "flux.1-dev", tmp_path / "flux.1-dev")
+    shutil.copytree(DIRECTORIES / "flux.1-dev", tmp_path / "flux.1-dev-mine")
+    (tmp_path / "own").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PERFMODEL_PATH", str(tmp_path / "own"))
+    reads: list[str] = []
+
+    def counted(path: str | Path) -> directory.Imported:
+        reads.append(Path(path).name)
+        return read_directory(path)
+
+    monkeypatch.setattr(directory, "read_directory", counted)
+    importing = ("models", "import", "./flux.1-dev-mine", "--out", "own/models")
+    assert run(capsys, *importing)[0] == 0
+    _entries.cache_clear()
+    _names.cache_clear()
+    assert run(capsys, *importing)[0] == 0
+    assert reads == ["flux.1-dev-mine"] * 2
+    code, out, _ = run(capsys, "models", "list")
+    assert code == 0
+    assert "flux.1-dev-mine" in out
+    assert run(capsys, "models", "show", "flux.1-dev-mine")[0] == 0
+    assert len(reads) == 2
 
 
 def edited(tmp_path: Path, part: str, **changes: Any) -> Path:

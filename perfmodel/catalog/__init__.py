@@ -1,6 +1,7 @@
 """The catalogue: devices, models, fits and described machines (the only reader of data folders)."""
 
 from perfmodel.catalog.data import (
+    all_models,
     data_files,
     data_roots,
     entries,
@@ -23,6 +24,7 @@ from perfmodel.catalog.lazy import load_system
 
 __all__ = [
     "Overrides",
+    "all_models",
     "build_system",
     "data_files",
     "data_roots",

@@ -288,14 +288,14 @@ def unknown_device(name: str) -> Problem:
 def load_model(name: str) -> ModelSpec:
     """The model called `name`: slug, alias, HF id (with or without owner), a file or a directory.
 
-    A directory in the diffusers format is read by `perfmodel.stages.imports`.
+    A directory in the diffusers format is read by `perfmodel.stages.imports`; where the catalogue
+    knows the bare name of one, the catalogue's model is meant (``./name`` is the directory).
 
     Raises:
         BadInput: no such model (the nearest are named), or a broken file.
     """
     path = Path(name)
-    index = path / "model_index.json"
-    if files.is_dir(path) and (name.startswith((".", "/")) or files.is_file(index)):
+    if files.is_dir(path) and _means_directory(name):
         return _imported(path.resolve())
     if path.suffix in (".yaml", ".yml") and files.is_file(path):
         return read_model(path)
@@ -314,6 +314,19 @@ def load_model(name: str) -> ModelSpec:
             )
         )
     return _model(item.path)
+
+
+def _means_directory(name: str) -> bool:
+    if name.startswith((".", "/")):
+        return True
+    if not files.is_file(Path(name) / "model_index.json"):
+        return False
+    return "/" in name or find("models", name) is None
+
+
+def all_models() -> tuple[ModelSpec, ...]:
+    """All models of the catalogue, from its files: directories of their names play no part."""
+    return tuple(_model(item.path) for item in entries("models").values())
 
 
 def data_files(pattern: str) -> tuple[Path, ...]:

@@ -31,7 +31,7 @@ def list_models(json: Json = False) -> None:
     from perfmodel.report.models_page import list_page
 
     def answer() -> Page | list[dict[str, Any]]:
-        rows = [_row(catalog.load_model(name)) for name in catalog.model_ids()]
+        rows = [_row(model) for model in catalog.all_models()]
         return rows if json else list_page(rows)
 
     _run(answer, json)

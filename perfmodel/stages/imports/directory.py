@@ -101,7 +101,6 @@ def _slug(name: str, template: str) -> str:
 
 def _template(family: str, fields: dict[str, Any], index: dict[str, Any], name: str) -> ModelSpec:
     """The shipped model that agrees in most dimensions, then in experts, condition and name."""
-    models = [catalog.load_model(slug) for slug in catalog.model_ids()]
     two = has(index, "transformer_2")
     conditioned = bool(CONDITIONED.search(str(index.get("_class_name"))))
 
@@ -112,7 +111,7 @@ def _template(family: str, fields: dict[str, Any], index: dict[str, Any], name: 
         takes = model.tasks[model.default_task].condition != "none"
         return same, int((model.experts > 1) == two), int(takes == conditioned), likeness
 
-    return max((model for model in models if model.family == family), key=agreement)
+    return max((model for model in catalog.all_models() if model.family == family), key=agreement)
 
 
 def _likeness(one: str, other: str) -> float:

@@ -77,7 +77,7 @@ def vae_fields(root: Path, first: VaeSpec | None) -> tuple[dict[str, Any], tuple
         return fallback.vae(config, vaes.CLASSES), (tiles,)
     kind, fields_of = known
     fields = fields_of(config)
-    shipped = [catalog.load_model(name).vae for name in catalog.model_ids()]
+    shipped = [model.vae for model in catalog.all_models()]
     same = [vae for vae in ([first] if first else []) + shipped if vae.kind == kind]
 
     def agreement(position: int) -> int:
