@@ -8,6 +8,7 @@ import shlex
 import pytest
 
 from perfmodel.api.session import open_session
+from perfmodel.cli.app import run as typed
 from perfmodel.spec.parallel import ParallelConfig
 from perfmodel.spec.record import RunRecord, read_records
 from perfmodel.spec.workload import Options, Workload
@@ -245,3 +246,10 @@ def test_impossible_shares_are_bad_rows_and_the_rest_is_used(tmp_path, field, va
     assert [record.id for record in records] == ["good"]
     (problem,) = bad
     assert field in problem.message
+
+
+def test_a_limit_without_a_scored_record_is_missed(tmp_path, capsys):
+    path = tmp_path / "runs.jsonl"
+    path.write_text('{"id": "a"}\n')
+    assert typed(["validate", str(path), "--fail-above", "e2e=10"]) == 5
+    assert "measured by no scored record" in capsys.readouterr().err
