@@ -17,7 +17,8 @@ class Shape:
         batch: outputs a request.
         width, height, frames: as they run, after the engine's rounding.
         fps: frames per second of the output.
-        steps: denoise steps.
+        request_steps: denoise steps as the request states them.
+        steps: denoise steps that run: those of all chunks, and a closing step.
         guidance: guidance scale.
         branches: guidance branches that run (1 = no classifier-free guidance).
         forwards: transformer forwards of the whole request over all branches.
@@ -36,6 +37,7 @@ class Shape:
     height: Ints
     frames: Ints
     fps: float
+    request_steps: int
     steps: Ints
     guidance: float
     branches: int

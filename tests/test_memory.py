@@ -101,9 +101,9 @@ def shape_of(frames: int = 17, width: int = 640, height: int = 384, **changes: o
     latent = (frames - 1) // 4 + 1
     values: dict[str, object] = {
         "task": "t2v", "batch": 1, "width": width, "height": height, "frames": frames, "fps": 24.0,
-        "steps": 30, "guidance": 5.0, "branches": 2, "forwards": 60, "latent_frames": latent,
-        "latent_height": height // 8, "latent_width": width // 8, "text_tokens": 77,
-        "video_tokens": latent * (height // 16) * (width // 16), **changes,
+        "request_steps": 30, "steps": 30, "guidance": 5.0, "branches": 2, "forwards": 60,
+        "latent_frames": latent, "latent_height": height // 8, "latent_width": width // 8,
+        "text_tokens": 77, "video_tokens": latent * (height // 16) * (width // 16), **changes,
     }  # fmt: skip
     return Shape(**values)  # type: ignore[arg-type]
 

@@ -46,6 +46,7 @@ def shape(tokens=TOKENS, steps=35, branches=2, forwards=None) -> Shape:
         height=720,
         frames=189,
         fps=24.0,
+        request_steps=steps,
         steps=steps,
         guidance=6.0,
         branches=branches,

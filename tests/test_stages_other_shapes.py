@@ -148,6 +148,7 @@ def test_the_original_cosmos_predict_closes_with_a_clean_step() -> None:
     traits = Traits(closing_steps=1, modulation_per_frame=True)
     shape = family(model).shape(model, Workload(task="i2v"), traits)
     assert (shape.steps, shape.forwards, shape.condition_frames) == (36, 72, 93)
+    assert shape.request_steps == 35
     plain = family(model).shape(model, Workload(task="i2v"), TRAITS)
     each, frame = (
         flops_by_kind(family(model).denoise(model, plain, t).per_forward)["gemm"]

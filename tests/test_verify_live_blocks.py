@@ -166,9 +166,9 @@ def test_the_block_has_the_work_of_its_operators():
             update={"transformer": size.spec.model_copy(update={"layers": live_ranks.BLOCKS})}
         )
         shape = Shape(
-            task=model.default_task, batch=1, width=64, height=64, frames=5, fps=8, steps=1,
-            guidance=5, branches=2, forwards=2, latent_frames=2, latent_height=4, latent_width=4,
-            video_tokens=size.tokens, text_tokens=7,
+            task=model.default_task, batch=1, width=64, height=64, frames=5, fps=8,
+            request_steps=1, steps=1, guidance=5, branches=2, forwards=2, latent_frames=2,
+            latent_height=4, latent_width=4, video_tokens=size.tokens, text_tokens=7,
         )  # fmt: skip
         work = family_of(model).denoise(model, shape, Traits())
         entry = ("time projection", "modulation projection", "text projection", "image projection")

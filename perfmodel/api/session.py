@@ -202,7 +202,7 @@ def _context(
         height=int(shape.height),
         frames=int(shape.frames),
         fps=shape.fps,
-        steps=int(shape.steps),
+        steps=shape.request_steps,
         flow_shift=task.flow_shift,
         has_input_image=task.condition in ("image", "clip"),
         num_gpus=system.num_gpus,

@@ -47,7 +47,10 @@ class ProblemInfo(Record):
 
 
 class WorkloadInfo(Record):
-    """The request as it runs; `assumed` names the fields that the user did not give."""
+    """The request as it runs; `assumed` names the fields that the user did not give.
+
+    `steps` is what the request states, `run_steps` what runs over all chunks of the clip.
+    """
 
     model: str
     title: str | None = None
@@ -58,6 +61,7 @@ class WorkloadInfo(Record):
     fps: float | None = None
     seconds: float | None = None
     steps: int
+    run_steps: int | None = None
     guidance: float | None = None
     batch: int = 1
     concurrency: int = 1

@@ -80,13 +80,14 @@ def _latent(work: WorkloadInfo) -> list[str]:
 
 
 def _forwards(work: WorkloadInfo) -> str:
+    steps = work.run_steps or work.steps
     if work.forwards is None:
-        return f"{work.steps} steps"
-    if work.guidance_branches and work.forwards == work.steps * work.guidance_branches:
+        return f"{steps} steps"
+    if work.guidance_branches and work.forwards == steps * work.guidance_branches:
         plural = "es" if work.guidance_branches > 1 else ""
         branches = f"{work.guidance_branches} guidance branch{plural}"
-        return f"{work.steps} steps x {branches} = {work.forwards} forwards"
-    return f"{work.steps} steps, {work.forwards} forwards"
+        return f"{steps} steps x {branches} = {work.forwards} forwards"
+    return f"{steps} steps, {work.forwards} forwards"
 
 
 def _machine(system: SystemInfo) -> list[str]:

@@ -135,7 +135,8 @@ def _add_denoise_total(page: Page, answer: PredictAnswer) -> None:
     if predicted and predicted.denoise_per_step_ms is not None and work:
         lower = words.milliseconds(answer.denoise_lower_bound_ms)
         page.paragraph(
-            f"denoise = {work.steps} steps x {words.milliseconds(predicted.denoise_per_step_ms)} ms"
+            f"denoise = {work.run_steps or work.steps} steps x "
+            f"{words.milliseconds(predicted.denoise_per_step_ms)} ms"
             f" = {words.milliseconds(predicted.stages_ms.denoise)} ms; "
             f"lower bound at datasheet peak {lower} ms",
             indent=2,

@@ -43,7 +43,9 @@ def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
     base = joint_model.padded_shape(model, workload, replace(traits, frame_rounding="down"))
     asked = workload.frames or base.frames
     count = int(_count(asked))
-    message = f"{asked} frames run as {count} chunks of {CHUNK_FRAMES}, {base.steps} steps each"
+    message = (
+        f"{asked} frames run as {count} chunks of {CHUNK_FRAMES}, {base.request_steps} steps each"
+    )
     notes = tuple(note for note in base.notes if note.rule_id != "frame-rounding")
     chunked = _chunks(model, base, base.width, base.height, asked)
     return replace(chunked, notes=(*notes, rounding("chunks", message, "--frames")))
@@ -51,8 +53,7 @@ def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
 
 def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
     """`base` at other sizes and numbers of chunks."""
-    per_chunk = base.steps // _count(base.frames)
-    return _chunks(model, replace(base, steps=per_chunk), width, height, frames)
+    return _chunks(model, base, width, height, frames)
 
 
 def _count(frames: Ints) -> Ints:
@@ -62,10 +63,10 @@ def _count(frames: Ints) -> Ints:
 
 
 def _chunks(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
-    """`base`, whose steps are those of a chunk, over all chunks of `frames`."""
+    """`base` over all chunks of `frames`, each of which runs the steps of the request."""
     count = _count(frames)
     one = grid(model, base, width, height, CHUNK_FRAMES + 0 * frames)
-    steps = base.steps * count
+    steps = base.request_steps * count
     return replace(
         one,
         frames=frames,

@@ -53,23 +53,24 @@ def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
     asked = workload.frames or base.frames
     chunked = _chunks(model, base, base.width, base.height, asked)
     count = int(ceil_div(asked, CHUNK_FRAMES))
-    message = f"{asked} frames run as {count} chunks of {CHUNK_FRAMES}, {base.steps} steps each"
+    message = (
+        f"{asked} frames run as {count} chunks of {CHUNK_FRAMES}, {base.request_steps} steps each"
+    )
     notes = tuple(note for note in base.notes if note.rule_id != "frame-rounding")
     return replace(chunked, notes=(*notes, rounding("chunks", message, "--frames")))
 
 
 def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
     """`base` at other sizes and numbers of chunks."""
-    per_chunk = base.steps // ceil_div(base.frames, CHUNK_FRAMES)
-    return _chunks(model, replace(base, steps=per_chunk), width, height, frames)
+    return _chunks(model, base, width, height, frames)
 
 
 def _chunks(model: ModelSpec, base: Shape, width: Ints, height: Ints, frames: Ints) -> Shape:
-    """`base`, whose steps are those of a chunk, over all chunks of `frames`."""
+    """`base` over all chunks of `frames`, each of which runs the steps of the request."""
     count = ceil_div(frames, CHUNK_FRAMES)
     one = grid(model, base, width, height, CHUNK_FRAMES + 0 * frames)
     near, middle, far = _history(model, one)
-    steps = base.steps * count
+    steps = base.request_steps * count
     return replace(
         one,
         frames=count * CHUNK_FRAMES,

@@ -191,6 +191,7 @@ def base_shape(
         height=height,
         frames=frames,
         fps=request.fps,
+        request_steps=request.steps,
         steps=request.steps,
         guidance=request.guidance,
         branches=branches,

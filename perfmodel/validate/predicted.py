@@ -84,14 +84,13 @@ def _by_key(
     assert latency is not None
     scale = latency / (one.latency_ms or latency)
     assert answer.workload is not None
+    steps = answer.workload.run_steps or answer.workload.steps
     result = by_key(
         {name: getattr(stages, name) or 0.0 for name in type(stages).model_fields},
         latency,
         (one.pipeline_forward_ms or 0.0) * scale,
-        steps=answer.workload.steps,
-        forwards=rank_forwards(
-            answer.workload.forwards or answer.workload.steps, asked.parallel.cfg
-        ),
+        steps=steps,
+        forwards=rank_forwards(answer.workload.forwards or steps, asked.parallel.cfg),
         client=client_overhead_ms(asked),
         to_result=_stops_before_the_file(asked),
         timers=timers,
@@ -136,7 +135,7 @@ def by_key(
         stages: the six stages.
         latency: the request.
         forward: the pipeline's forward.
-        steps: of the request.
+        steps: that run, over all chunks.
         forwards: of one rank.
         client: what an HTTP client sees beyond the server's own time.
         to_result: the published end-to-end time ends before the file is written.

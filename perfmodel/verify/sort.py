@@ -20,7 +20,8 @@ from perfmodel.validate.questions import BACKENDS, Question, Skip, question, rep
 from perfmodel.verify.observe import usable_keys
 
 Kind = Literal["failed", "other", "unreadable", "doubtful", "units"]
-SHAPE = ("width", "height", "frames", "steps")
+SHAPE = {"width": "width", "height": "height", "frames": "frames", "steps": "request_steps"}
+"""Fields of a record, and of a shape, that both state as the request does."""
 FORMAT_KEYS = ("measured_s", "measured_us", "measured", "latency_s", "latency_ms")
 """Keys of other formats: times that would be lost without a word."""
 SAME_SHARE = 0.005
@@ -139,8 +140,8 @@ def differences(record: RunRecord, asked: Question, session: Session) -> Iterato
         yield f"model {record.model}, asked {session.model.title}"
     if record.gpu and _device_id(record.gpu) != session.system.device.id:
         yield f"GPU {record.gpu}, asked {session.system.device.id}"
-    for name in SHAPE:
-        seen, want = getattr(record, name), int(getattr(shape, name))
+    for name, of_shape in SHAPE.items():
+        seen, want = getattr(record, name), int(getattr(shape, of_shape))
         if seen is not None and not _same_size(name, seen, want):
             yield f"{name} {seen}, asked {want}"
     if record.task and record.task != shape.task:

@@ -204,7 +204,7 @@ def reduced(session: Session, config: ParallelConfig, scale: int) -> Job:
         height=_side(int(shape.height), step, scale),
         frames=int(shape.frames),
         fps=shape.fps,
-        steps=int(shape.steps),
+        steps=shape.request_steps,
         guidance=shape.guidance,
         batch=int(shape.batch),
     )
