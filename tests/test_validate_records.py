@@ -14,6 +14,7 @@ from perfmodel.spec.record import RunRecord, read_records
 from perfmodel.spec.workload import Options, Workload
 from perfmodel.validate.predicted import predict_record
 from perfmodel.validate.questions import Skip, question
+from perfmodel.validate.runs import likely_reason
 
 WAN = Workload(model="wan2.2-t2v-a14b", width=832, height=480, frames=81, steps=40)
 
@@ -154,6 +155,18 @@ def test_the_end_to_end_time_of_a_program_ends_before_the_file():
 def test_the_end_to_end_time_of_a_server_ends_with_the_response():
     found = predict_record(record(engine="vllm-omni", source_date="2026-09-01"))
     assert found.predicted_ms["e2e"] == pytest.approx(found.answer.prediction.latency_ms)
+
+
+def test_a_time_in_another_unit_is_the_reason_before_the_version():
+    predicted_ms = predict_record(record()).predicted_ms["e2e"]
+
+    def reason(times: float) -> str | None:
+        return likely_reason(predict_record(record(measured_ms={"e2e": times * predicted_ms})))
+
+    assert reason(1e-3) == "looks like seconds, not ms: e2e"
+    assert reason(1e3) == "looks like µs, not ms: e2e"
+    assert reason(1.0) is None
+    assert "version" in str(reason(0.1))
 
 
 def test_a_release_of_sglang_divides_a_video_decode_by_itself():

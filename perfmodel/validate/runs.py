@@ -13,7 +13,7 @@ from perfmodel.spec.record import END_TO_END_KEYS, RunRecord, read_records
 from perfmodel.units import PERCENT
 from perfmodel.validate.predicted import Predicted, predict_record
 from perfmodel.validate.questions import Skip
-from perfmodel.validate.scores import errors, grouped
+from perfmodel.validate.scores import errors, grouped, likely_unit
 from perfmodel.validate.sweeps import sweep_rows
 
 STAGE_METRICS = ("denoise", "denoise_per_step", "vae_decode", "vae_encode", "text_encode")
@@ -189,6 +189,10 @@ def likely_reason(one: Predicted) -> str | None:
     key = end_to_end_key(one) or next(iter(one.predicted_ms), None)
     if key is None or one.low_ms[key] <= one.record.measured_ms[key] <= one.high_ms[key]:
         return None
+    predicted_ms, measured_ms = one.predicted_ms[key], one.record.measured_ms[key]
+    unit = likely_unit(predicted_ms, measured_ms) if key != "text_encode" else None
+    if unit is not None:
+        return f"looks like {unit}, not ms: {key}"
     if "engine_version" in one.question.assumed:
         return "engine version not stated, taken from the source's date"
     prediction = one.answer.prediction

@@ -13,6 +13,19 @@ from perfmodel.units import PERCENT
 APART = 0.05
 """Pairs of measurements closer than this do not count in the order."""
 
+UNIT_RATIO = (300.0, 3000.0)
+"""A prediction this many times the measurement means seconds where milliseconds belong."""
+
+
+def likely_unit(predicted_ms: float, measured_ms: float) -> str | None:
+    """The unit that a time seems to be in, where that is not milliseconds."""
+    if min(predicted_ms, measured_ms) <= 0:
+        return None
+    low, high = UNIT_RATIO
+    if low < predicted_ms / measured_ms < high:
+        return "seconds"
+    return "µs" if low < measured_ms / predicted_ms < high else None
+
 
 def errors(pairs: Iterable[tuple[float, float]]) -> Errors | None:
     """Statistics of (predicted, measured) pairs; None when there are none."""

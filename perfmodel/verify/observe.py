@@ -10,6 +10,7 @@ from perfmodel.pipeline.uncertainty import REPEAT_FRAC
 from perfmodel.plan.belief import Belief, Observation
 from perfmodel.spec.record import RunRecord
 from perfmodel.units import MS_PER_S
+from perfmodel.validate.scores import likely_unit
 
 WHOLE_KEYS = ("server", "e2e", "client", "stage_gen")
 """The whole request, the best first."""
@@ -17,9 +18,6 @@ WHOLE_KEYS = ("server", "e2e", "client", "stage_gen")
 COMPARED_KEYS = (*WHOLE_KEYS, "pipeline_forward", "generation", "denoise", "denoise_per_step")
 SINGLE_NOISE_FRAC = 0.03
 """Relative 80 % half-width of a single request: no repeats show its spread."""
-
-UNIT_RATIO = (300.0, 3000.0)
-"""A prediction this many times the measurement means seconds where milliseconds belong."""
 
 
 def key_stages(key: str, session: Session) -> tuple[str, ...]:
@@ -97,12 +95,13 @@ def wrong_unit(measured_ms: Mapping[str, float], row: int, belief: Belief, sessi
         seen_ms = key_seconds(key, measured_ms[key], session) * MS_PER_S
         if seen_ms <= 0 or predicted_ms <= 0:
             continue
-        for ratio, unit in ((predicted_ms / seen_ms, "seconds"), (seen_ms / predicted_ms, "µs")):
-            if UNIT_RATIO[0] < ratio < UNIT_RATIO[1] and key != "text_encode":
-                return (
-                    f"{key} {measured_ms[key]:g} ms is {ratio:,.0f} times off the predicted "
-                    f"{predicted_ms:,.0f} ms: it looks like {unit}"
-                )
+        unit = likely_unit(predicted_ms, seen_ms)
+        if unit is not None and key != "text_encode":
+            ratio = max(predicted_ms / seen_ms, seen_ms / predicted_ms)
+            return (
+                f"{key} {measured_ms[key]:g} ms is {ratio:,.0f} times off the predicted "
+                f"{predicted_ms:,.0f} ms: it looks like {unit}"
+            )
     return ""
 
 
