@@ -109,6 +109,62 @@ def test_a_quoted_command_is_the_same_as_its_words(capsys):
     assert capsys.readouterr().out == quoted
 
 
+GENERATE = (
+    "torchrun --nproc_per_node=4 generate.py --task t2v-1.3B --ulysses_size 4 --ckpt_dir ./w "
+    "--size '1280*720' --frame_num 45 --sample_steps 11 --sample_guide_scale 3"
+)
+XDIT = (
+    "xdit --model Wan-AI/Wan2.1-T2V-1.3B-Diffusers --ulysses_degree 4 --height 720 --width 1280 "
+    "--num_frames 45 --num_inference_steps 11 --guidance_scale 3"
+)
+SGLANG = (
+    "sglang generate --model-path Wan-AI/Wan2.1-T2V-1.3B-Diffusers --num-gpus 4 --height 720 "
+    "--ulysses-degree 4 --width 1280 --num-frames 45 --num-inference-steps 11 --guidance-scale 3"
+)
+
+
+@pytest.mark.parametrize(
+    ("engine", "launch"), [("wan-official", GENERATE), ("xdit", XDIT), ("sglang", SGLANG)]
+)
+def test_the_request_in_a_launch_command_is_what_is_predicted(engine, launch, capsys):
+    assert predict("--json", "--engine", engine, launch=[launch]) == 0
+    found = json.loads(capsys.readouterr().out)
+    work = found["workload"]
+    assert work["model"] == "wan2.1-t2v-1.3b"
+    assert [work[key] for key in ("width", "height", "frames", "steps", "guidance")] == [
+        1280, 720, 45, 11, 3,
+    ]  # fmt: skip
+    assert not {"width", "height", "frames", "steps", "guidance"} & set(work["assumed"])
+    plain = ["predict", "--gpus", "4xH100", "--json", "--engine", engine, "--parallel", "usp4"]
+    flags = ["--size", "1280x720", "--frames", "45", "--steps", "11", "--guidance", "3"]
+    assert run([*plain, "--model", "wan2.1-t2v-1.3b", *flags]) == 0
+    stated = json.loads(capsys.readouterr().out)
+    assert found["prediction"]["latency_ms"] == stated["prediction"]["latency_ms"]
+
+
+def test_flags_that_are_given_win_over_the_launch_command(capsys):
+    typed = ["--json", "--engine", "wan-official", "--steps", "5", "--seconds", "2"]
+    assert predict(*typed, "--size", "832x480", launch=[GENERATE]) == 0
+    work = json.loads(capsys.readouterr().out)["workload"]
+    assert [work[key] for key in ("width", "frames", "steps", "guidance")] == [832, 33, 5, 3]
+
+
+@pytest.mark.parametrize("wrong", ["--size 1280x", "--frame_num 45000"])
+def test_a_request_that_cannot_be_is_refused(wrong, capsys):
+    assert predict("--engine", "wan-official", launch=[f"{GENERATE} {wrong}"]) == 2
+    assert "error[launch-value]" in capsys.readouterr().err
+
+
+def test_a_flag_that_is_not_read_is_said_with_what_to_give_instead(capsys):
+    launch = "sglang serve --model-path nvidia/Cosmos3-Nano --num-gpus 1 --quantization fp8"
+    assert predict("--json", launch=[*launch.split(), "--port", "3"]) == 0
+    out, err = capsys.readouterr()
+    (found,) = (w for w in json.loads(out)["warnings"] if w["rule_id"] == "launch-ignored")
+    assert (found["field"], found["value"]) == ("--quantization", "fp8")
+    assert "--dtype" in found["message"]
+    assert err.count("warning[launch-ignored]") == 1
+
+
 def warning(message):
     return ProblemInfo(rule_id="priors", message=message, severity="warning")
 

@@ -466,6 +466,58 @@ def test_sglang_gathers_keys_alone():
     assert launch.parallel == config("agkv4")
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("--num-gpus 8 --ulysses-degree 4 --enable-cfg-parallel", "cfg2_usp4"),
+        ("--num-gpus 8 --sp-degree 8", "usp8"),
+        ("--num-gpus 8 --sp-degree 8 --ulysses-degree 4 --ring-degree 2", "usp4_ring2"),
+        ("--num-gpus 8", "cfg2_usp4"),
+        ("--num-gpus 8 --enable-cfg-parallel false", "usp8"),
+        ("--num-gpus 8 --cfg-parallel-size 1", "usp8"),
+        ("--num-gpus 8 --cfg-parallel-size 4 --enable-cfg-parallel", "agkv2_cfg4"),
+        ("--num-gpus 8 --tp-size 4", "cfg2_tp4"),
+        ("--num-gpus 8 --dp-size 2 --ring-degree 4", "ring4_dp2"),
+        ("--num-gpus 2", "cfg2"),
+        ("--num-gpus 2 --sp-degree 2", "agkv2"),
+        ("--num-gpus 1", "single"),
+    ],
+)
+def test_sglang_fills_in_degrees_as_its_server_does(flags, expected):
+    launch = f"sglang serve --model-path Wan-AI/Wan2.2-T2V-A14B-Diffusers {flags}"
+    found = engines.engine("sglang-diffusion").read_launch(launch.split())
+    assert found.parallel == config(expected)
+
+
+def test_sglang_divides_no_branches_of_a_model_that_runs_one():
+    launch = "sglang serve --model-path black-forest-labs/FLUX.1-dev --num-gpus 4"
+    found = engines.engine("sglang-diffusion").read_launch(launch.split())
+    assert found.parallel == config("usp4")
+
+
+@pytest.mark.parametrize(
+    "flags", ["--num-gpus 8 --ulysses-degree 4", "--num-gpus 4 --sp-degree 4 --ring-degree 2"]
+)
+def test_sglang_refuses_sequence_degrees_that_do_not_multiply(flags):
+    with pytest.raises(BadInput, match="--ulysses-degree"):
+        engines.engine("sglang-diffusion").read_launch(["sglang", "serve", *flags.split()])
+
+
+@pytest.mark.parametrize(
+    ("name", "launch", "flag"),
+    [
+        ("cosmos-official", "examples/video2world.py --model_size 14B --seed 1", "--model_size"),
+        ("wan-official", "generate.py --task s2v-14B --save_file x", "--task"),
+        ("xdit", "xdit --model m --attention_backend AITER --seed 1", "--attention_backend"),
+    ],
+)
+def test_a_flag_that_would_change_the_prediction_is_not_ignored_in_silence(name, launch, flag):
+    (problem,) = engines.engine(name).read_launch(launch.split()).problems
+    assert (problem.rule_id, problem.severity, problem.field) == (
+        "launch-ignored", "warning", flag,
+    )  # fmt: skip
+
+
 def test_cache_dit_takes_heads_that_do_not_divide():
     uneven = {"heads": 30, "kv_heads": 30, "tokens": 4096}
     assert allowed(context("cache-dit(diffusers)", **uneven), "usp4")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from pydantic import ValidationError
 
 from perfmodel import catalog, engines
 from perfmodel.api import header
@@ -150,6 +151,7 @@ def _asked(
         options = Options.model_validate({**options.model_dump(), **read.options})
         if read.model and "model" not in workload.model_fields_set:
             workload = workload.model_copy(update={"model": read.model})
+        workload = _with_request(workload, read.request)
         return read.parallel, workload, options
     if isinstance(parallel, ParallelConfig):
         return parallel, workload, options
@@ -159,6 +161,36 @@ def _asked(
     if options.vae_tiling == "on" and config.vae_patch == 1:
         config = replace(config, vae_tiling=True)
     return config, workload, options
+
+
+def _with_request(workload: Workload, request: Mapping[str, float]) -> Workload:
+    """The workload with what a launch command states of the request; what was given stays.
+
+    Raises:
+        BadInput: a value out of range.
+    """
+    given = {key: value for key, value in workload.model_dump().items() if value is not None}
+    taken = set(given)
+    if "seconds" in given:
+        taken.add("frames")
+    if {"width", "height"} & taken:
+        taken |= {"width", "height"}
+    new = {key: value for key, value in request.items() if key not in taken}
+    fields = {key: given[key] for key in workload.model_fields_set & set(given)}
+    try:
+        return Workload.model_validate({**fields, **new}) if new else workload
+    except ValidationError as error:
+        raise BadInput(
+            *(
+                Problem(
+                    "launch-value",
+                    f"{part['loc'][0]} {part['input']} of the launch command: {part['msg']}",
+                    field="--parallel",
+                    value=str(part["input"]),
+                )
+                for part in error.errors()
+            )
+        ) from None
 
 
 def _with_suffix(options: Options, suffix: str) -> Options:

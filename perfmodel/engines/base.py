@@ -288,6 +288,7 @@ class Launch:
         engine: engine that the command starts.
         ignored: flags that do not change the prediction (port, host, ...).
         problems: warnings, e.g. a step cache whose skip ratio the command does not tell.
+        request: fields of `Workload` that the command states (width and height [px], frames, ...).
     """
 
     parallel: ParallelConfig
@@ -297,6 +298,7 @@ class Launch:
     engine: str = "vllm-omni"
     ignored: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
+    request: Mapping[str, float] = field(default_factory=dict)
 
 
 class Engine(Protocol):

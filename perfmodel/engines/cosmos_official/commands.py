@@ -69,6 +69,8 @@ def read_launch(argv: Sequence[str]) -> Launch:
         flags=FLAGS,
         degrees={"--num_gpus": "ulysses"},
         model=("--dit_path",),
+        request={"--guidance": "guidance", "--fps": "fps"},
+        hints={"--model_size": "--model MODEL", "--resolution": "--size WxH"},
         switches={"--natten": ("option:attention_backend", "NATTEN")},
     )
     return read(grammar, argv)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
@@ -28,6 +28,10 @@ class Grammar:
         switches: flag to (key, value) of a degree or an option; ``option:`` marks options.
         texts: flag to an option and its values by the engine's words.
         model: flags that name the checkpoint.
+        models: flag to catalogue ids by its values; it says more than the path of a checkpoint.
+        request: flag to a field of `Workload`; ``size`` holds width and height.
+        hints: flag whose value is not read to the flag of this program that says the same.
+        settle: completes the degrees as the engine does, from them and the model.
     """
 
     engine: str
@@ -37,6 +41,10 @@ class Grammar:
     switches: Mapping[str, tuple[str, object]] = field(default_factory=dict)
     texts: Mapping[str, tuple[str, Mapping[str, str]]] = field(default_factory=dict)
     model: tuple[str, ...] = ("--model",)
+    models: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    request: Mapping[str, str] = field(default_factory=dict)
+    hints: Mapping[str, str] = field(default_factory=dict)
+    settle: Callable[[dict[str, int], str], None] | None = None
 
 
 def read(grammar: Grammar, argv: Sequence[str]) -> Launch:
@@ -45,42 +53,98 @@ def read(grammar: Grammar, argv: Sequence[str]) -> Launch:
     Raises:
         BadInput: another program, unknown flags or values, each with the nearest known one.
     """
-    words = [word for word in argv if word.strip(" \n\\")]
-    while words and (words[0] == "env" or _ASSIGNMENT.match(words[0])):
-        words.pop(0)
-    if not any(program in word for word in words[:8] for program in grammar.programs):
-        raise BadInput(_no_program(grammar, words))
+    words = _words(grammar, argv)
     degrees: dict[str, int] = {}
     options: dict[str, object] = {}
+    request: dict[str, float] = {}
     problems: list[Problem] = []
-    ignored: list[str] = []
-    model = ""
+    ignored: list[tuple[str, str]] = []
+    path, model = "", ""
     for flag, value in _pairs(grammar, words, problems):
         if flag in grammar.model:
-            model = value
+            path = value
+        elif value in grammar.models.get(flag, ()):
+            model = grammar.models[flag][value]
         elif flag in grammar.degrees:
             _degree(grammar, flag, value, degrees, problems)
-        elif flag in grammar.switches and value.lower() not in _FALSE:
-            key, choice = grammar.switches[flag]
-            target, name = (options, key[7:]) if key.startswith("option:") else (degrees, key)
-            target[name] = choice  # type: ignore[assignment]
-        elif flag in grammar.texts and value in grammar.texts[flag][1]:
-            name, values = grammar.texts[flag]
-            options[name] = values[value]
-        else:
-            ignored.append(flag)
-    gpus = degrees.pop("num_gpus", None)
+        elif flag in grammar.request:
+            _request(grammar.request[flag], flag, value, request, problems)
+        elif not _option(grammar, flag, value, degrees, options):
+            ignored.append((flag, value))
     if problems:
         raise BadInput(*problems)
+    if grammar.settle:
+        grammar.settle(degrees, model or path)
+    gpus = degrees.pop("num_gpus", None)
     parallel = _parallel(degrees)
     check_ranks(parallel)
     return Launch(
         parallel=parallel,
         options=options,
-        model=model,
+        model=model or path,
         num_gpus=gpus,
         engine=grammar.engine,
-        ignored=tuple(ignored),
+        ignored=tuple(flag for flag, _ in ignored),
+        problems=tuple(
+            _not_read(flag, value, grammar.hints[flag])
+            for flag, value in ignored
+            if flag in grammar.hints
+        ),
+        request=request,
+    )
+
+
+def _words(grammar: Grammar, argv: Sequence[str]) -> list[str]:
+    """The command without variables and line ends; it must start the engine."""
+    words = [word for word in argv if word.strip(" \n\\")]
+    while words and (words[0] == "env" or _ASSIGNMENT.match(words[0])):
+        words.pop(0)
+    if not any(program in word for word in words[:8] for program in grammar.programs):
+        raise BadInput(_no_program(grammar, words))
+    return words
+
+
+def _option(
+    grammar: Grammar, flag: str, value: str, degrees: dict[str, int], options: dict[str, object]
+) -> bool:
+    """Read a switch or a worded option; a degree stated as a number outlives its switch."""
+    name, values = grammar.texts.get(flag, ("", {}))
+    if flag in grammar.switches:
+        key, choice = grammar.switches[flag]
+        on = value.lower() not in _FALSE
+        if not key.startswith("option:"):
+            degrees.setdefault(key, choice if on else 1)  # type: ignore[arg-type]
+        elif on:
+            options[key[7:]] = choice
+        return True
+    if value in values:
+        options[name] = values[value]
+    return value in values
+
+
+def _request(
+    field: str, flag: str, value: str, request: dict[str, float], problems: list[Problem]
+) -> None:
+    names = ("width", "height") if field == "size" else (field,)
+    read = float if field in ("guidance", "fps") else int
+    try:
+        numbers = [read(text) for text in re.split(r"[x*]", value)]
+        request.update(zip(names, numbers, strict=True))
+    except ValueError:
+        like = {"size": "1280*720", "guidance": "5.0"}.get(field, "a whole number")
+        message = f'"{value}" for {flag} cannot be read; give {like}'
+        problems.append(Problem("launch-value", message, field="--parallel", value=value))
+
+
+def _not_read(flag: str, value: str, instead: str) -> Problem:
+    return Problem(
+        "launch-ignored",
+        f"{flag} {value} of the launch command is not read, so the prediction does not follow it; "
+        f"give {instead} before --parallel",
+        field=flag,
+        value=value,
+        suggestions=(instead,),
+        severity="warning",
     )
 
 

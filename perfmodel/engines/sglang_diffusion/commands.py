@@ -12,6 +12,7 @@ from typing import Any
 from perfmodel.engines.base import Commands, Context, Launch
 from perfmodel.engines.plain.commands import PROMPT, REPEATS, is_image, output_name, shell
 from perfmodel.engines.plain.launch import Grammar, read
+from perfmodel.errors import BadInput, Problem
 from perfmodel.spec.parallel import ParallelConfig
 
 PORT = 30000
@@ -136,18 +137,85 @@ def read_launch(argv: Sequence[str]) -> Launch:
             "--ring-degree": "ring",
             "--kv-gather-degree": "allgather",
             "--tp-size": "tp",
-            "--dp-size": "dp",
+            "--data-parallel-size": "dp",
+            "--sp-degree": "sp",
             "--cfg-parallel-size": "cfg",
             "--hsdp-shard-dim": "hsdp",
             "--hsdp-replicate-dim": "hsdp_replicate",
             "--num-gpus": "num_gpus",
         },
         switches={
+            "--enable-cfg-parallel": ("cfg", 2),
             "--enable-torch-compile": ("option:compile", True),
             "--dit-layerwise-offload": ("option:offload", "layerwise"),
             "--vae-tiling": ("option:vae_tiling", "on"),
             "--vae-config.use-parallel-decode": ("vae_patch", -1),
         },
+        texts={
+            "--attention-backend": ("attention_backend", {v: k for k, v in _BACKENDS.items()}),
+        },
         model=("--model-path",),
+        request={
+            "--height": "height",
+            "--width": "width",
+            "--num-frames": "frames",
+            "--num-inference-steps": "steps",
+            "--fps": "fps",
+            "--guidance-scale": "guidance",
+        },
+        hints={
+            "--attention-backend": "--attention BACKEND",
+            "--quantization": "--dtype DTYPE",
+            "--resolution": "--size WxH",
+            "--task": "--task TASK",
+        },
+        settle=_settle,
     )
     return read(grammar, argv)
+
+
+def _settle(degrees: dict[str, int], model: str) -> None:
+    """Complete the degrees as sglang 0.5.23 does.
+
+    Source: ``runtime/server_args/server_args.py`` of its wheel, ``_adjust_parallelism`` and
+    ``_validate_parallelism``: guided models halve the GPUs by guidance branch where no sequence
+    degree and no guidance degree is stated; what is left is the sequence degree, exchanged by
+    gathered keys on two ranks and by Ulysses on more.
+
+    Raises:
+        BadInput: degrees that the server refuses.
+    """
+    sp, gpus = degrees.pop("sp", None), degrees.get("num_gpus")
+    ranks = degrees.get("tp", 1) * degrees.get("dp", 1)
+    split = any(key in degrees for key in ("ulysses", "ring", "allgather"))
+    free = gpus is not None and gpus >= 2 and gpus % (2 * ranks) == 0
+    if free and sp is None and not split and "cfg" not in degrees and _guided(model):
+        degrees["cfg"] = 2
+    ranks *= degrees.get("cfg", 1)
+    if sp is None and gpus is not None:
+        sp = gpus // ranks if gpus % ranks == 0 else 1
+    if sp is None or sp == 1:
+        return
+    if not split:
+        degrees["allgather" if sp == 2 else "ulysses"] = sp
+        return
+    found = degrees.get("ulysses", 1) * degrees.get("ring", 1)
+    if sp != (found if found > 1 else degrees.get("allgather", 1)):
+        message = (
+            f"sglang does not start so: sequence parallel over {sp} ranks (--sp-degree, or "
+            f"--num-gpus over the other degrees), but Ulysses times ring is {found}; try "
+            f"--ulysses-degree {max(sp // degrees.get('ring', 1), 1)}"
+        )
+        raise BadInput(Problem("launch-value", message, field="--parallel", value=str(sp)))
+
+
+def _guided(model: str) -> bool:
+    """Whether requests of the model run two branches when they do not say."""
+    from perfmodel import catalog
+
+    try:
+        spec = catalog.load_model(model)
+    except BadInput:
+        return False
+    default = next(iter(spec.tasks.values()))
+    return default.guidance > 1 and not spec.transformer.guidance_embedded

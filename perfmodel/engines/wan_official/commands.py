@@ -75,5 +75,13 @@ def read_launch(argv: Sequence[str]) -> Launch:
             "--offload_model": ("option:offload", "model"),
         },
         model=("--ckpt_dir",),
+        models={"--task": {task: slug for slug, task in _TASKS.items()}},
+        request={
+            "--size": "size",
+            "--frame_num": "frames",
+            "--sample_steps": "steps",
+            "--sample_guide_scale": "guidance",
+        },
+        hints={"--task": "--model MODEL"},
     )
     return read(grammar, argv)

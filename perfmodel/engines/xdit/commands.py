@@ -108,7 +108,23 @@ def read_launch(argv: Sequence[str]) -> Launch:
             **_DEGREES,
             "--nproc_per_node": "num_gpus",
         },
-        texts={"--cache_method": ("cache_method", {v: k for k, v in _CACHES.items()})},
+        texts={
+            "--cache_method": ("cache_method", {v: k for k, v in _CACHES.items()}),
+            "--attention_backend": ("attention_backend", {v: k for k, v in _BACKENDS.items()}),
+            "--gemm_quantization": ("dtype", {v: k for k, v in _QUANTISED.items()}),
+        },
+        request={
+            "--height": "height",
+            "--width": "width",
+            "--num_frames": "frames",
+            "--num_inference_steps": "steps",
+            "--guidance_scale": "guidance",
+        },
+        hints={
+            "--attention_backend": "--attention BACKEND",
+            "--gemm_quantization": "--dtype DTYPE",
+            "--task": "--task TASK",
+        },
         switches={
             "--use_cfg_parallel": ("cfg", 2),
             "--use_parallel_vae": ("vae_patch", -1),
