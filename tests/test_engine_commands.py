@@ -290,6 +290,27 @@ def test_the_benchmark_of_an_image_reads_its_metrics(server, tmp_path):
     assert json.loads(Server.seen[0][1])["num_inference_steps"] == 35
 
 
+def test_several_images_are_one_request_and_one_record(server, tmp_path):
+    image = context(task="t2i", frames=1, tokens=1024, outputs=4)
+    run(ENGINE.commands(image, ParallelConfig(), 3.0).benchmark, tmp_path)
+    assert json.loads(Server.seen[0][1])["n"] == 4
+    assert json.loads((tmp_path / "results.jsonl").read_text())["num_outputs"] == 4
+    edit = replace(image, task="i2i", has_input_image=True)
+    assert "-F n=4" in ENGINE.commands(edit, ParallelConfig(), 3.0).request
+    one = replace(image, outputs=1)
+    assert "n" not in commands.request_fields(one)
+
+
+@pytest.mark.parametrize(("task", "outputs"), [("t2v", 4), ("t2i", 11)])
+def test_a_command_for_one_output_says_so(server, tmp_path, task, outputs):
+    asked = context(task=task, outputs=outputs)
+    texts = ENGINE.commands(asked, ParallelConfig(), 3.0)
+    for text in (texts.request, texts.benchmark):
+        assert text.startswith(f"# measures 1 output a request, not {outputs}: ")
+    run(texts.benchmark, tmp_path)
+    assert json.loads((tmp_path / "results.jsonl").read_text())["num_outputs"] == 1
+
+
 def test_the_requests_save_their_output(server, tmp_path):
     run(ENGINE.commands(context(), ParallelConfig(), 3.0).request, tmp_path)
     assert (tmp_path / "output.mp4").read_bytes() == b"mp4"

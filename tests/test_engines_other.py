@@ -276,6 +276,22 @@ def test_flags_of_the_sglang_benchmark_exist():
     assert {word for word in words if word.startswith("--")} <= set(sglang.known_flags())
 
 
+def test_several_outputs_are_sent_or_said_not_to_be():
+    ctx = replace(context("sglang-diffusion"), outputs=3)
+    words = shlex.split(
+        engines.engine("sglang-diffusion").commands(ctx, config("cfg2"), 1).benchmark
+    )
+    assert words[words.index("--num-outputs-per-prompt") + 1] == "3"
+    assert sglang.request_fields(ctx)["num_outputs_per_prompt"] == 3
+    assert sglang.request_fields(replace(ctx, task="t2i"))["n"] == 3
+    for name in ("xdit", "wan-official", "diffusers"):
+        one = replace(context(name), outputs=3)
+        texts = engines.engine(name).commands(one, config("single"), 1)
+        for text in (texts.request, texts.benchmark):
+            assert "# measures 1 output a request, not 3: " in text
+        assert '"num_outputs": 1' in texts.benchmark
+
+
 @pytest.mark.parametrize("name", engines.engine_names())
 def test_texts_are_valid_shell_and_python(name):
     for slug, task in (

@@ -203,6 +203,7 @@ def _context(
         frames=int(shape.frames),
         fps=shape.fps,
         steps=shape.request_steps,
+        outputs=int(shape.batch),
         flow_shift=task.flow_shift,
         has_input_image=task.condition in ("image", "clip"),
         num_gpus=system.num_gpus,

@@ -198,6 +198,7 @@ class Context:
         distilled: the checkpoint runs without classifier-free guidance whatever is asked.
         guidance: guidance scale of the request.
         task, width, height, frames, fps, steps, seed: of the request, after rounding.
+        outputs: images or clips of one request.
         flow_shift, negative_prompt: sent with the request when not None.
         has_input_image: the request carries an image.
         num_gpus, nodes, gpus_per_node: of the system.
@@ -231,6 +232,7 @@ class Context:
     fps: float = 24.0
     steps: int = 1
     seed: int = 42
+    outputs: int = 1
     flow_shift: float | None = None
     negative_prompt: str | None = None
     has_input_image: bool = False

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perfmodel.engines.base import Context
 from perfmodel.spec.parallel import ParallelConfig
+
+
+def sent_record(ctx: Context, config: ParallelConfig, outputs: int) -> dict[str, object]:
+    """The run record of one replica that is sent a request for `outputs` outputs."""
+    return run_record(replace(ctx, outputs=outputs), replace(config, dp=1))
+
+
+def outputs_note(ctx: Context, outputs: int, why: str) -> list[str]:
+    """A line when a command asks for fewer outputs than the question."""
+    if outputs == ctx.outputs:
+        return []
+    return [f"measures {outputs} output a request, not {ctx.outputs}: {why}"]
 
 
 def run_record(ctx: Context, config: ParallelConfig) -> dict[str, object]:
@@ -29,6 +43,9 @@ def run_record(ctx: Context, config: ParallelConfig) -> dict[str, object]:
         "cache_skip": (options.cache_skip, 0.0),
         "attention_density": (options.attention_density, 1.0),
     }
+    if "cache_skip" in behaviour.assumed:
+        # A prior is no property of the run: only the method is known.
+        del shares["cache_skip"]
     method = options.cache_method
     return {
         "id": f"local-{ctx.model_id}-{ctx.device}-{config.config_id}",
@@ -48,7 +65,7 @@ def run_record(ctx: Context, config: ParallelConfig) -> dict[str, object]:
         "batch": 1,
         "guidance_scale": ctx.guidance,
         "cfg": ctx.branches > 1,
-        "num_outputs": 1,
+        "num_outputs": ctx.outputs,
         "concurrency": 1,
         "dtype": options.dtype,
         "attention_backend": backend,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
 from perfmodel.engines.base import Commands, Context
-from perfmodel.engines.records import run_record
+from perfmodel.engines.records import outputs_note, sent_record
 from perfmodel.engines.vllm_omni.commands import PROMPT, is_image
 from perfmodel.spec.parallel import ParallelConfig
 
@@ -41,7 +40,7 @@ def benchmark(ctx: Context, config: ParallelConfig, argv: Sequence[str], timings
         "repeats": REPEATS,
         "out": RESULTS,
         "timings": timings,
-        "record": run_record(ctx, replace(config, dp=1)),
+        "record": sent_record(ctx, config, outputs=1),
     }
     client = (Path(__file__).parent / "timed_run.py").read_text(encoding="utf-8")
     return f"python3 - {quote(json.dumps(job))} <<'END_OF_CLIENT'\n{client}END_OF_CLIENT"
@@ -56,14 +55,16 @@ def without_server(
     notes: Sequence[str] = (),
 ) -> Commands:
     """Commands of an engine that loads the model for one run."""
-    lines = [f"# {note}" for note in notes]
+    few = outputs_note(ctx, 1, "the program is started for one")
+    lines = [f"# {note}" for note in (*notes, *few)]
     if config.dp > 1:
         lines.append(f"# {config.dp} replicas: start it {config.dp} times, each on its own devices")
     run = "\n".join([*lines, shell(argv)])
+    measured = benchmark(ctx, config, argv, timings)
     return Commands(
         serve=f"# no server: this loads the model and runs one request\n{run}",
         request=run,
-        benchmark=benchmark(ctx, config, argv, timings),
+        benchmark="\n".join([*(f"# {note}" for note in few), measured]),
     )
 
 

@@ -80,6 +80,9 @@ def request_fields(ctx: Context) -> dict[str, object]:
     fields |= {"num_inference_steps": ctx.steps, "guidance_scale": ctx.guidance, "seed": ctx.seed}
     if ctx.flow_shift is not None and not is_image(ctx):
         fields["flow_shift"] = ctx.flow_shift
+    if ctx.outputs > 1:
+        # As the package's own benchmark names it on its image and video routes.
+        fields["n" if is_image(ctx) else "num_outputs_per_prompt"] = ctx.outputs
     return fields
 
 
@@ -114,6 +117,8 @@ def _benchmark(ctx: Context) -> str:
     words += ["--width", str(ctx.width), "--height", str(ctx.height)]
     if not is_image(ctx):
         words += ["--num-frames", str(ctx.frames), "--fps", str(int(ctx.fps))]
+    if ctx.outputs > 1:
+        words += ["--num-outputs-per-prompt", str(ctx.outputs)]
     words += ["--num-inference-steps", str(ctx.steps), "--output-file", "bench.json"]
     return shell(words)
 

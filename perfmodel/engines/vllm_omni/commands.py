@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 
 from perfmodel.engines.base import Commands, Context, Version
-from perfmodel.engines.records import run_record
+from perfmodel.engines.records import outputs_note, sent_record
 from perfmodel.engines.vllm_omni.behaviour import MASK_BACKENDS
 from perfmodel.engines.vllm_omni.rules_sequence import padding
 from perfmodel.engines.vllm_omni.versions import has, resolve_version
@@ -31,6 +31,8 @@ _DEGREE_FLAGS = (
     ("vae_patch", "--vae-patch-parallel-size"),
     ("text_encoder_tp", "--text-encoder-tp-size"),
 )
+MOST_IMAGES = 10
+"""``n`` of the image routes: ``entrypoints/openai/protocol/images.py``."""
 _CACHES = ("tea_cache", "cache_dit", "mag_cache", "sea_cache", "step_cache")
 _QUANTISED = {"fp8": '{"method": "fp8"}', "int8": '{"method": "int8"}'}
 
@@ -210,7 +212,24 @@ def request_fields(ctx: Context) -> dict[str, str]:
         fields["negative_prompt"] = ctx.negative_prompt
     if ctx.sound_tokens > 0:
         fields["generate_sound"] = "true"
+    if sent_outputs(ctx) > 1:
+        fields["n"] = str(ctx.outputs)
     return fields | {"seed": str(ctx.seed)}
+
+
+def sent_outputs(ctx: Context) -> int:
+    """Outputs that one request asks for.
+
+    One clip: the video routes answer with the first of several, before 0.28 they take no number,
+    and not all pipelines heed it (``entrypoints/openai/serving_video.py``).
+    """
+    return ctx.outputs if is_image(ctx) and ctx.outputs <= MOST_IMAGES else 1
+
+
+def _few_outputs(ctx: Context) -> list[str]:
+    limit = f"at most {MOST_IMAGES} images" if is_image(ctx) else "one clip"
+    few = outputs_note(ctx, sent_outputs(ctx), f"a request is answered with {limit}")
+    return [f"# {line}" for line in few]
 
 
 def _uploads(ctx: Context) -> dict[str, str]:
@@ -229,7 +248,7 @@ def _route(ctx: Context) -> str:
 
 def _json_fields(ctx: Context) -> dict[str, object]:
     """Fields with numbers as numbers, for the JSON route."""
-    numbers = ("num_inference_steps", "guidance_scale", "flow_shift", "seed")
+    numbers = ("num_inference_steps", "guidance_scale", "flow_shift", "n", "seed")
     fields: dict[str, object] = dict(request_fields(ctx))
     for name in numbers:
         if name in fields:
@@ -243,14 +262,14 @@ def _request(ctx: Context, predicted_s: float) -> str:
     if _route(ctx) == "/v1/images/generations":
         body = quote(json.dumps(_json_fields(ctx)))
         send = f"curl -sS --fail-with-body {limit} -D {_HEADERS} -o response.json"
-        return "\n".join(
-            [f"{send} -H 'Content-Type: application/json' -d {body} {url}", _decode_image()]
-        )
+        command = f"{send} -H 'Content-Type: application/json' -d {body} {url}"
+        return "\n".join([*_few_outputs(ctx), command, _decode_image()])
     parts = [f"-F {quote(f'{name}={value}')}" for name, value in request_fields(ctx).items()]
     parts += [f"-F {quote(f'{name}=@{path}')}" for name, path in _uploads(ctx).items()]
     output = "response.json" if is_image(ctx) else _VIDEO
-    lines = [f"curl -sS --fail-with-body {limit} -D {_HEADERS} -o {output} {' '.join(parts)} {url}"]
-    return "\n".join(lines + ([_decode_image()] if is_image(ctx) else []))
+    command = f"curl -sS --fail-with-body {limit} -D {_HEADERS} -o {output} {' '.join(parts)} {url}"
+    decode = [_decode_image()] if is_image(ctx) else []
+    return "\n".join([*_few_outputs(ctx), command, *decode])
 
 
 def _decode_image() -> str:
@@ -275,7 +294,8 @@ def _benchmark(ctx: Context, config: ParallelConfig, predicted_s: float) -> str:
         "warmups": 1,
         "repeats": 3,
         "out": "results.jsonl",
-        "record": run_record(ctx, replace(config, dp=1)),
+        "record": sent_record(ctx, config, sent_outputs(ctx)),
     }
     client = (Path(__file__).parent / "bench_client.py").read_text(encoding="utf-8")
-    return f"python3 - {quote(json.dumps(job))} <<'END_OF_CLIENT'\n{client}END_OF_CLIENT"
+    send = f"python3 - {quote(json.dumps(job))} <<'END_OF_CLIENT'\n{client}END_OF_CLIENT"
+    return "\n".join([*_few_outputs(ctx), send])
