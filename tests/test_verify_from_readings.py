@@ -129,6 +129,72 @@ def test_records_convert_and_verify(tmp_path, capsys):
     assert answer["runs"][0]["peak_memory_gib"] == pytest.approx(45_123.5 / 1024)
 
 
+LAUNCH = "vllm serve nvidia/Cosmos3-Nano --omni --usp 2"
+
+
+def converted(folder, capsys, *words: str) -> dict[str, object]:
+    """The record of one request with a header, of the configuration in `words`."""
+    path = folder / "headers.txt"
+    path.write_text("X-Inference-Time-S: 36.685\n")
+    assert typed(["records", "convert", str(path), "--gpus", "4xB300", *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_converted_record_is_of_the_launch_command(tmp_path, capsys):
+    launch = [*LAUNCH.split(), "--enable-layerwise-offload"]
+    found = converted(tmp_path, capsys, "--parallel", "--", *launch)
+    assert found["parallel"] == {"ulysses_degree": 2}
+    assert (found["num_gpus"], found["offload"]) == (2, "layerwise")
+    by_flags = ["--parallel", "usp2", "--offload", "layerwise"]
+    assert converted(tmp_path, capsys, *by_flags) == found
+    wan = ["vllm", "serve", "Wan-AI/Wan2.1-T2V-1.3B-Diffusers", "--omni"]
+    assert converted(tmp_path, capsys, "--parallel", "--", *wan)["model"] == wan[2]
+
+
+def test_degrees_are_not_stated_twice_in_converting(tmp_path, capsys):
+    (tmp_path / "headers.txt").write_text(HEADERS)
+    asked = ["records", "convert", str(tmp_path / "headers.txt"), "--gpus", "4xB300"]
+    assert typed([*asked, "--parallel", "usp4", "--", *LAUNCH.split()]) == 2
+    assert "both state the degrees" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("suffix", "name", "value"),
+    [
+        ("fp8", "dtype", "fp8"),
+        ("cache-0.3", "cache_skip", 0.3),
+        ("offload-layer-gather", "offload", "layerwise-gather"),
+        ("sparse-0.5", "attention_density", 0.5),
+    ],
+)
+def test_a_converted_record_keeps_the_options_of_its_id(tmp_path, capsys, suffix, name, value):
+    assert converted(tmp_path, capsys, "--parallel", "usp2").get(name) != value
+    assert converted(tmp_path, capsys, "--parallel", f"usp2_{suffix}")[name] == value
+
+
+def test_what_a_cache_skips_is_recorded_where_it_was_stated(tmp_path, capsys):
+    named = converted(tmp_path, capsys, "--cache", "tea_cache")
+    assert named["cache"] == "tea_cache"
+    assert "cache_skip" not in named
+    both = ["--cache", "tea_cache", "--option", "cache_skip=0.3"]
+    stated = converted(tmp_path, capsys, *both)
+    assert (stated["cache"], stated["cache_skip"]) == ("tea_cache", 0.3)
+
+
+def test_verify_takes_the_converted_record_of_several_outputs(tmp_path, capsys):
+    asked = ["--model", "qwen-image", "--batch", "4"]
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps(converted(tmp_path, capsys, *asked)) + "\n")
+    question = ["verify", "--from", str(path), "--gpus", "4xB300", "--study", "none", "--json"]
+    assert typed([*question, "--model", "qwen-image", "--batch", "4"]) == 0
+    (ran,) = json.loads(capsys.readouterr().out)["runs"]
+    assert ran["status"] == "measured"
+    assert typed([*question, "--model", "qwen-image", "--batch", "2"]) == 2
+    assert "4 outputs a request, asked 2" in capsys.readouterr().err
+
+
 def test_what_cannot_be_converted_is_one_line(tmp_path, capsys):
     path = tmp_path / "log.txt"
     path.write_text("hello\n")

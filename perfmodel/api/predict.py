@@ -92,7 +92,7 @@ def predict(
         Refused: the configuration is illegal; all reasons.
         BadInput, MissingData: see `perfmodel.errors`.
     """
-    config, workload, options = _asked(parallel, launch, engine, workload, options)
+    config, workload, options = asked_configuration(parallel, launch, engine, workload, options)
     session = open_session(workload, system, engine=engine, options=options, fit=fit, strict=strict)
     session = settled(session, Layouts.of([config]))
     found = problems(session.engine.rules(), session.context, config)
@@ -137,14 +137,18 @@ def predict_all(
     return columns
 
 
-def _asked(
+def asked_configuration(
     parallel: str | ParallelConfig | ParallelInfo | None,
     launch: Sequence[str] | None,
     engine: str,
     workload: Workload,
     options: Options | None,
 ) -> tuple[ParallelConfig, Workload, Options]:
-    """The configuration, and what a launch command or an id adds to workload and options."""
+    """The configuration, and what a launch command or an id adds to workload and options.
+
+    Raises:
+        BadInput: a launch command, degrees or an id that cannot be read.
+    """
     workload, options, parallel = as_workload(workload), as_options(options), as_parallel(parallel)
     if launch:
         read = engines.parse_engine(engine)[0].read_launch(launch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,6 +13,10 @@ from perfmodel.cli.flags import FILES, OUTPUT, PARALLEL, WORK
 from perfmodel.cli.given import Given
 from perfmodel.errors import BadInput, Problem
 from perfmodel.files import is_file
+
+if TYPE_CHECKING:
+    from perfmodel.api.session import Session
+    from perfmodel.spec.parallel import ParallelConfig
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Measured runs in the public format."
@@ -32,24 +37,40 @@ def convert(given: Given) -> int:
 
     Example: perfmodel records convert headers.txt server.log --gpus 4xB300 --parallel usp4
     """
-    from perfmodel.api.session import open_session
-    from perfmodel.cli.inputs import read_inputs
     from perfmodel.cli.output import put, warn
-    from perfmodel.spec.parallel import parse_parallel
     from perfmodel.verify.convert import convert as read_run
 
     paths = [Path(text) for text in given.many("files")]
     if not paths:
         message = "no file is named; try perfmodel records convert headers.txt --gpus 4xB300"
         raise BadInput(Problem("files", message, "FILE"))
-    inputs, path = read_inputs(given), _fresh(given.text("out"))
-    config = parse_parallel(given.text("parallel") or "single")[0]
-    opened = {k: v for k, v in inputs.settings.items() if k in ("engine", "fit", "strict")}
-    session = open_session(inputs.workload, inputs.system, options=inputs.options, **opened)
+    path = _fresh(given.text("out"))
+    session, config = _ran(given)
     record, notes = read_run(paths, session, config)
     warn(notes)
     put(json.dumps(record) + "\n", path)
     return 0
+
+
+def _ran(given: Given) -> tuple[Session, ParallelConfig]:
+    """The question and the configuration, of ``--parallel`` or of the launch command."""
+    from perfmodel.api.offload import settled
+    from perfmodel.api.predict import asked_configuration
+    from perfmodel.api.session import open_session
+    from perfmodel.cli.inputs import read_inputs
+    from perfmodel.cli.predict import read_extra
+    from perfmodel.engines import DEFAULT_ENGINE
+    from perfmodel.spec.parallel import Layouts
+
+    inputs, extra = read_inputs(given), read_extra(given)
+    asked = {**inputs.settings, **extra}
+    engine = asked.get("engine", DEFAULT_ENGINE)
+    config, workload, options = asked_configuration(
+        asked.get("parallel"), asked.get("launch"), engine, inputs.workload, inputs.options
+    )
+    kept = {name: asked[name] for name in ("fit", "strict") if name in asked}
+    session = open_session(workload, inputs.system, engine=engine, options=options, **kept)
+    return settled(session, Layouts.of([config])), config
 
 
 def _fresh(text: str | None) -> Path | None:
