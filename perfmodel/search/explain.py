@@ -93,13 +93,13 @@ def _against(
     saved = {name: float(t[other] - t[winner]) * MS_PER_S for name, t in terms.items()}
     floor = max(NAMED_MS, abs(float(evaluation.latency_s[winner])))
     gains = sorted((-ms, name) for name, ms in saved.items() if ms > floor)[:2]
-    costs = sorted((ms, name) for name, ms in saved.items() if ms < -floor)[:1]
+    costs = sorted((ms, name) for name, ms in saved.items() if ms < -floor)[:2]
     if not gains:
         return None
     name = evaluation.layouts.row(other).config_id
     text = f"against {name} this saves " + " and ".join(f"{-ms:,.0f} ms of {n}" for ms, n in gains)
     if costs:
-        text += f" for {-costs[0][0]:,.0f} ms more {costs[0][1]}"
+        text += " for " + " and ".join(f"{-ms:,.0f} ms more {n}" for ms, n in costs)
     return text
 
 
