@@ -32,3 +32,4 @@ def test_a_refused_model_names_the_engines_that_have_it() -> None:
 def test_servers_come_before_the_models_own_code() -> None:
     assert engines_with("wan2.2-t2v-a14b")[0] == "vllm-omni"
     assert "wan-official" not in engines_with("wan2.1-vace-14b")
+    assert engines_with("longcat-video") == ("fastvideo",)

@@ -79,19 +79,20 @@ def engine(name: str = DEFAULT_ENGINE) -> Engine:
 
 
 def engines_with(slug: str) -> tuple[str, ...]:
-    """Engines that run the model `slug`, by name: servers first, then the models' own code."""
+    """Engines that run the model `slug`: servers, then the models' own code, else FastVideo.
+
+    FastVideo's commands are not modelled, so it is named where nothing else has the model.
+    """
     from perfmodel.engines.vllm_omni.pipelines import pipeline_of
 
-    names = (
-        "sglang-diffusion",
-        "xdit",
-        "diffusers",
-        "wan-official",
-        "cosmos-official",
-    )
-    facts = {name: getattr(engine(name), "facts", None) for name in names}
-    found = [name for name, known in facts.items() if known and known.model(slug) is not None]
-    return ("vllm-omni", *found) if pipeline_of(slug) is not None else tuple(found)
+    def has(name: str) -> bool:
+        facts = getattr(engine(name), "facts", None)
+        return facts is not None and facts.model(slug) is not None
+
+    first = ("vllm-omni",) if pipeline_of(slug) is not None else ()
+    names = ("sglang-diffusion", "xdit", "diffusers", "wan-official", "cosmos-official")
+    found = (*first, *filter(has, names))
+    return found or tuple(filter(has, ("fastvideo",)))
 
 
 def parse_engine(text: str | None) -> tuple[Engine, Version]:
