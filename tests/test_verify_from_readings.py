@@ -153,6 +153,15 @@ def test_a_converted_record_is_of_the_launch_command(tmp_path, capsys):
     assert converted(tmp_path, capsys, "--parallel", "--", *wan)["model"] == wan[2]
 
 
+def test_what_is_not_read_of_a_launch_command_is_said_in_converting(tmp_path, capsys):
+    path = tmp_path / "headers.txt"
+    path.write_text(HEADERS)
+    launch = ["xdit", "--model", "Wan-AI/Wan2.1-T2V-14B-Diffusers", "--gemm_quantization", "fp6"]
+    asked = ["records", "convert", str(path), "--gpus", "4xB300", "--parallel", "--", *launch]
+    assert typed(asked) == 0
+    assert capsys.readouterr().err.count("warning[launch-ignored]") == 1
+
+
 def test_degrees_are_not_stated_twice_in_converting(tmp_path, capsys):
     (tmp_path / "headers.txt").write_text(HEADERS)
     asked = ["records", "convert", str(tmp_path / "headers.txt"), "--gpus", "4xB300"]

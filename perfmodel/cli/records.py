@@ -58,8 +58,9 @@ def _ran(given: Given) -> tuple[Session, ParallelConfig]:
     from perfmodel.api.predict import asked_configuration
     from perfmodel.api.session import open_session
     from perfmodel.cli.inputs import read_inputs
+    from perfmodel.cli.output import warn
     from perfmodel.cli.predict import read_extra
-    from perfmodel.engines import DEFAULT_ENGINE
+    from perfmodel.engines import DEFAULT_ENGINE, parse_engine
     from perfmodel.spec.parallel import Layouts
 
     inputs, extra = read_inputs(given), read_extra(given)
@@ -68,6 +69,8 @@ def _ran(given: Given) -> tuple[Session, ParallelConfig]:
     config, workload, options = asked_configuration(
         asked.get("parallel"), asked.get("launch"), engine, inputs.workload, inputs.options
     )
+    if launch := asked.get("launch"):
+        warn(parse_engine(engine)[0].read_launch(launch).problems)
     kept = {name: asked[name] for name in ("fit", "strict") if name in asked}
     session = open_session(workload, inputs.system, engine=engine, options=options, **kept)
     return settled(session, Layouts.of([config])), config
