@@ -283,3 +283,16 @@ def test_hsdp_alone_repeats_the_compute_and_costs_time(table):
 def test_fast_path_is_lossless_and_faster():
     off = latency(options=Options(vae_fast_path="off"))
     assert latency(options=Options(vae_fast_path="lossless")) < off
+
+
+def test_a_tie_is_not_ordered_by_less_memory_than_the_grain(table):
+    evaluation = table.evaluation
+    scores = evaluation.latency_s
+    allowed = np.ones(len(scores), bool)
+    half = 72.5 * 2.0**30
+    near = half + np.where(np.arange(len(scores)) % 2, 1e6, -1e6)
+    ranking = rank(evaluation, allowed, scores, near)
+    tied = ranking.order[ranking.tied]
+    close = [row for row in tied if scores[row] <= 1.02 * scores.min()]
+    assert list(scores[close]) == sorted(scores[close])
+    assert ranking.order[0] == np.argmin(scores)

@@ -98,8 +98,8 @@ def rank(
     tied = _tied(evaluation, rows, best, scores, peak_bytes) & (late[rows] == late[best])
     front = rows[tied]
     close = scores[front] <= scores[best] * (1 + MEMORY_WORTH_FRAC)
-    spare = peak_bytes[front] - np.min(peak_bytes[front][close])
-    memory = np.floor(spare / MEMORY_GRAIN_BYTES)
+    least = np.min(peak_bytes[front], initial=np.inf, where=close)
+    memory = np.floor((peak_bytes[front] - least) / MEMORY_GRAIN_BYTES)
     front = front[np.lexsort((scores[front], np.where(close, memory, 0.0), ~close))]
     return Ranking(np.concatenate([front, rows[~tied]]), np.sort(tied)[::-1], scores)
 
