@@ -373,3 +373,8 @@ def test_slopes_are_those_of_finite_differences(field):
                 moved[index] += step
                 change = np.log(belief.time_s(stages, moved)[row]) - value
                 assert slope[index] == pytest.approx(change / step, abs=1e-4)
+
+
+def test_a_candidate_names_a_layout_and_no_option(capsys):
+    assert typed(["plan", "--gpus", "2xH100", "--candidates", "usp2_fp8"]) == 2
+    assert "options hold for the whole plan" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import re
 import pytest
 import report_samples as samples
 
+import perfmodel as pm
 from perfmodel.report.answer import CompareAnswer, CompareRow, Evidence, StageRow, StagesMs
 from perfmodel.report.markdown import render_markdown
 from perfmodel.report.page import Column, Page
@@ -315,3 +316,12 @@ def test_a_word_longer_than_the_page_is_not_cut():
     page = Page()
     page.paragraph("see " + "x" * 120 + " here")
     assert "x" * 120 in render_text(page, 80)
+
+
+def test_a_faster_configuration_that_may_not_fit_is_not_denied():
+    answer = pm.recommend(pm.Workload(model="ovis-image"), pm.system("2xRTX-4090"))
+    rows = answer.recommendations
+    assert any(row.fit_status == "tight" and row.latency_ms < rows[0].latency_ms for row in rows)
+    text = render(answer, "table", Look())
+    assert "is the best that surely fits" in text
+    assert "best of all" not in text

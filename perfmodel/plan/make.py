@@ -229,12 +229,28 @@ def _layouts(session: Session, candidates: Sequence[str | ParallelConfig]) -> La
             broken = problems(session.engine.rules(), session.context, found.layouts.row(0))
             raise Refused(*(p for p in broken if p.severity == "error"))
         return found.layouts.take(found.legal)
-    configs = [c if isinstance(c, ParallelConfig) else parse_parallel(c)[0] for c in candidates]
+    configs = [c if isinstance(c, ParallelConfig) else _layout(c) for c in candidates]
     rules, context = session.engine.rules(), session.context
     broken = tuple(p for c in configs for p in problems(rules, context, c) if p.severity == "error")
     if broken:
         raise Refused(*dict.fromkeys(broken))
     return Layouts.of(dict.fromkeys(configs))
+
+
+def _layout(candidate: str) -> ParallelConfig:
+    """A candidate's layout; options are those of the whole plan.
+
+    Raises:
+        BadInput: the candidate's id names an option.
+    """
+    config, options = parse_parallel(candidate)
+    if options:
+        message = (
+            f"--candidates {candidate} names {', '.join(options)}, but options hold for the whole "
+            f"plan; try --candidates {config.config_id} with --option"
+        )
+        raise BadInput(Problem("candidates", message, "--candidates", candidate))
+    return config
 
 
 def _answer(

@@ -76,11 +76,20 @@ def _fewer_gpus(answer: Answer) -> str:
             f"{words.significant(best.requests_per_hour, 4)} requests an hour."
         )
     if best.num_gpus < total:
-        return f"{best.config_id} on {best.num_gpus} of {total} GPUs is the best of all."
+        standing = "is the best that surely fits" if _is_slower(answer) else "is the best of all"
+        return f"{best.config_id} on {best.num_gpus} of {total} GPUs {standing}."
     for other in answer.recommendations[1:]:
         if other.tied_with_best and other.num_gpus < best.num_gpus:
             return f"{other.config_id} on {other.num_gpus} of {total} GPUs ties with the best."
     return ""
+
+
+def _is_slower(answer: Answer) -> bool:
+    """Whether a configuration that may run out of memory would be better than the best."""
+    return any(
+        row.vs_best_pct is not None and row.vs_best_pct < 0 and row.fit_status == "tight"
+        for row in answer.recommendations[1:]
+    )
 
 
 def _standing(best: Prediction) -> str:
