@@ -76,7 +76,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "wan2.2-i2v-a14b": dict(
         model="Wan2.2-I2V-A14B", hf_id="Wan-AI/Wan2.2-I2V-A14B-Diffusers", heads=40, kv_heads=40,
         hidden=5120, ffn_width=13824, layers=40, tokens=75600, frames=81, fps=16.0, guidance=3.5,
-        steps=40, task="i2v", has_input_image=True, flow_shift=5.0,
+        steps=40, task="i2v", input_images=1, flow_shift=5.0,
     ),
     "wan2.2-ti2v-5b": dict(
         model="Wan2.2-TI2V-5B", hf_id="Wan-AI/Wan2.2-TI2V-5B-Diffusers", heads=24, kv_heads=24,

@@ -45,7 +45,7 @@ def requests() -> list[Context]:
         context(task="v2v"),
         context("wan2.2-i2v-a14b", on=H100, device="h100-sxm"),
         context("wan2.1-t2v-14b", version="0.20.0"),
-        context("qwen-image", task="i2i", has_input_image=True),
+        context("qwen-image", task="i2i", input_images=1),
     ]
 
 
@@ -295,7 +295,7 @@ def test_several_images_are_one_request_and_one_record(server, tmp_path):
     run(ENGINE.commands(image, ParallelConfig(), 3.0).benchmark, tmp_path)
     assert json.loads(Server.seen[0][1])["n"] == 4
     assert json.loads((tmp_path / "results.jsonl").read_text())["num_outputs"] == 4
-    edit = replace(image, task="i2i", has_input_image=True)
+    edit = replace(image, task="i2i", input_images=1)
     assert "-F n=4" in ENGINE.commands(edit, ParallelConfig(), 3.0).request
     one = replace(image, outputs=1)
     assert "n" not in commands.request_fields(one)

@@ -313,7 +313,7 @@ def test_texts_are_valid_shell_and_python(name):
 def test_the_diffusers_program_is_python_and_states_its_degrees(text, offload):
     for task in ("t2v", "i2v", "t2i"):
         ctx = context("diffusers", task=task, options=Options(offload=offload, compile=True))
-        source = program(replace(ctx, has_input_image=task == "i2v"), config(text))
+        source = program(replace(ctx, input_images=int(task == "i2v")), config(text))
         compile(source, "program", "exec")
         assert ("ulysses_degree=" in source) == (config(text).world_size > 1)
         assert ("enable_tiling" in source) == (text == "tiling")

@@ -440,3 +440,54 @@ def test_csv_and_markdown_are_rendered(session, field):
     assert render(answer, "csv").startswith("run,record,configuration,status,reason,measured_ms")
     assert "VERDICT" in render(answer, "md", Look(commands=0))
     assert replace(Look(), commands=1).commands == 1
+
+
+HOSTS = [
+    # (asked, sockets of the question, record's devices, record's sockets, what is said)
+    ("8xL40S", 2, 8, 1, "8 GPUs over 1 CPU socket(s), asked 2"),
+    ("8xL40S", 2, 8, 2, ""),
+    ("8xL40S", 2, 4, 1, ""),  # half a host of two CPUs is under one of them
+    ("8xL40S", 2, 4, 2, "4 GPUs over 2 CPU socket(s), asked 1"),
+    ("8xL40S", 2, 1, 2, ""),  # one device is under one CPU, whatever the host has
+    ("4xL40S", 1, 4, 2, "4 GPUs over 2 CPU socket(s), asked 1"),
+    ("4xL40S", 1, 4, None, ""),
+    ("4xH100", 1, 4, 2, ""),  # NVLink does not cross the CPUs
+]
+
+
+@pytest.mark.parametrize(("gpus", "asked", "count", "sockets", "said"), HOSTS)
+def test_runs_on_another_host_are_other_questions(gpus, asked, count, sockets, said):
+    machine = catalog.parse_gpus(gpus, catalog.Overrides(sockets=asked))
+    question = open_session(Workload(), machine)
+    name = f"usp{count}" if count > 1 else "single"
+    ran = record(question, name, {"server": 5_000.0}, sockets=sockets)
+    taken, aside = sort([ran], question)
+    assert [item.reason for item in aside] == ([said] if said else [])
+    assert len(taken) == (0 if said else 1)
+
+
+def test_a_plan_states_its_host_and_its_images():
+    machine = catalog.parse_gpus("8xL40S", catalog.Overrides(sockets=2))
+    question = open_session(
+        Workload(model="qwen-image-edit-2509", input_images=3), machine, engine="diffusers"
+    )
+    for name, sockets in (("single", 1), ("usp4", 1), ("usp8", 2)):
+        made = record(question, name, {"server": 5_000.0})
+        assert made.sockets == sockets
+        assert made.ref_images == 3
+    on_nvlink = open_session(Workload(), catalog.parse_gpus("4xB300"))
+    made = record(on_nvlink, "usp4", {"server": 5_000.0})
+    assert made.sockets is None
+    assert made.ref_images is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "asked", "said"), [(1, 3, "1 input image(s), asked 3"), (3, 3, "")]
+)
+def test_other_numbers_of_images_are_other_questions(sent, asked, said):
+    machine = catalog.parse_gpus("1xH100")
+    edit = Workload(model="qwen-image-edit-2509", input_images=asked)
+    question = open_session(edit, machine, engine="diffusers")
+    ran = record(question, "single", {"server": 5_000.0}, ref_images=sent)
+    _, aside = sort([ran], question)
+    assert [item.reason for item in aside] == ([said] if said else [])

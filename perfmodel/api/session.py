@@ -205,7 +205,7 @@ def _context(
         steps=shape.request_steps,
         outputs=int(shape.batch),
         flow_shift=task.flow_shift,
-        has_input_image=task.condition in ("image", "clip"),
+        input_images=(workload.input_images or 1) if task.condition in ("image", "clip") else 0,
         num_gpus=system.num_gpus,
         nodes=system.nodes,
         gpus_per_node=system.gpus_per_node,
@@ -214,4 +214,5 @@ def _context(
         device_family=system.device.family,
         peak_dtypes=frozenset(job.machine.rates.peak_flop_per_s),
         tokens_at=tokens_at,
+        sockets_of=system.sockets_of,
     )

@@ -200,8 +200,10 @@ class Context:
         task, width, height, frames, fps, steps, seed: of the request, after rounding.
         outputs: images or clips of one request.
         flow_shift, negative_prompt: sent with the request when not None.
-        has_input_image: the request carries an image.
+        input_images: images that the request carries.
         num_gpus, nodes, gpus_per_node: of the system.
+        sockets_of: CPUs that the first devices of a host are spread over, None where none is
+            between them.
         device, vendor, device_family: catalogue id, maker, architecture family.
         peak_dtypes: dtypes whose matrix peak rate is known for the device.
         tokens_at: video tokens of another (width, height, frames), to propose a legal shape.
@@ -235,7 +237,7 @@ class Context:
     outputs: int = 1
     flow_shift: float | None = None
     negative_prompt: str | None = None
-    has_input_image: bool = False
+    input_images: int = 0
     num_gpus: int = 1
     nodes: int = 1
     gpus_per_node: int = 1
@@ -244,6 +246,12 @@ class Context:
     device_family: str = ""
     peak_dtypes: frozenset[str] = frozenset({"bf16"})
     tokens_at: Callable[[int, int, int], int] | None = None
+    sockets_of: Callable[[int], int | None] | None = None
+
+    @property
+    def has_input_image(self) -> bool:
+        """Whether the request carries an image."""
+        return self.input_images > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,12 @@ def outputs_note(ctx: Context, outputs: int, why: str) -> list[str]:
     return [f"measures {outputs} output a request, not {ctx.outputs}: {why}"]
 
 
+def _host(ctx: Context, config: ParallelConfig) -> dict[str, int]:
+    """CPUs that the devices of the run are spread over, where those are between them."""
+    sockets = None if ctx.sockets_of is None else ctx.sockets_of(config.world_size // ctx.nodes)
+    return {} if sockets is None else {"sockets": max(sockets, 1)}
+
+
 def run_record(ctx: Context, config: ParallelConfig) -> dict[str, object]:
     """The run record of this request and configuration, without its measurements."""
     behaviour, options = ctx.behaviour, ctx.behaviour.options
@@ -57,6 +63,7 @@ def run_record(ctx: Context, config: ParallelConfig) -> dict[str, object]:
         "gpu": ctx.device,
         "num_gpus": config.world_size,
         "nodes": ctx.nodes,
+        **_host(ctx, config),
         "height": ctx.height,
         "width": ctx.width,
         "frames": ctx.frames,
@@ -66,6 +73,7 @@ def run_record(ctx: Context, config: ParallelConfig) -> dict[str, object]:
         "guidance_scale": ctx.guidance,
         "cfg": ctx.branches > 1,
         "num_outputs": ctx.outputs,
+        **({"ref_images": ctx.input_images} if ctx.input_images else {}),
         "concurrency": 1,
         "dtype": options.dtype,
         "attention_backend": backend,

@@ -375,3 +375,14 @@ class System:
     links: tuple[DescribedLink, ...] = ()
     warnings: tuple[Problem, ...] = ()
     assumed: tuple[str, ...] = field(default=())
+
+    @property
+    def devices_a_socket(self) -> int:
+        """Devices of a host that share a CPU: dealt evenly, in rank order."""
+        return -(-self.gpus_per_node // max(1, min(self.sockets, self.gpus_per_node)))
+
+    def sockets_of(self, devices: int) -> int | None:
+        """CPUs that the first `devices` of a host are spread over; None where no CPU is between."""
+        if self.device.link.topology != "pcie" or self.links:
+            return None
+        return -(-min(devices, self.gpus_per_node) // self.devices_a_socket)

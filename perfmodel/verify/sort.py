@@ -146,10 +146,29 @@ def differences(record: RunRecord, asked: Question, session: Session) -> Iterato
             yield f"{name} {seen}, asked {want}"
     if record.task and record.task != shape.task:
         yield f"task {record.task}, asked {shape.task}"
+    yield from _images(record, session)
+    yield from _sockets(record, session)
     if (record.concurrency or 1) > replicas(record):
         yield f"{record.concurrency} requests in flight, asked 1"
     yield from _branches(record, session)
     yield from _options(record, session)
+
+
+def _images(record: RunRecord, session: Session) -> Iterator[str]:
+    seen, want = record.ref_images, session.context.input_images
+    if isinstance(seen, int) and seen != want:
+        yield f"{seen} input image(s), asked {want}"
+
+
+def _sockets(record: RunRecord, session: Session) -> Iterator[str]:
+    """CPUs under the devices that ran, against those that as many devices of the machine have."""
+    per_host = (record.num_gpus or 1) // (record.nodes or 1)
+    want = session.system.sockets_of(per_host)
+    if record.sockets is None or want is None:
+        return
+    seen = min(record.sockets, per_host)
+    if seen != want:
+        yield f"{per_host} GPUs over {seen} CPU socket(s), asked {want}"
 
 
 def _branches(record: RunRecord, session: Session) -> Iterator[str]:
