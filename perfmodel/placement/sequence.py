@@ -165,7 +165,7 @@ def sparse(ops: list[Op], density: float) -> list[Op]:
     """`ops` of a self-attention of which a share of the query-key products is computed.
 
     Formula: every query meets ``density x seq_kv`` keys.  q, k, v and the output are reordered, so
-        that what is left out falls on whole tiles of the kernel: four copies.
+        that what is left out falls on whole tiles of the kernel: four copies of permuted views.
     Source: NATTEN 0.21 ``token_permute`` (https://natten.org), FastVideo's video sparse attention
         ``tile`` and ``untile``; both run dense kernels over the tiles that are left.
     """
@@ -185,6 +185,7 @@ def sparse(ops: list[Op], density: float) -> list[Op]:
             bytes_moved=4 * (queries + keys),
             launches=4,
             is_copy=True,
+            strided=True,
         )
         found += [replace(op, seq_kv=kept), tiles]
     return found

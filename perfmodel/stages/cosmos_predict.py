@@ -18,21 +18,22 @@ from perfmodel.spec.model import ModelSpec, TransformerSpec
 from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model
 from perfmodel.stages.base import Component, DenoiseWork, Traits
-from perfmodel.stages.dit import Chains, RowCount
+from perfmodel.stages.dit import NOTHING, Chains, RowCount
 from perfmodel.stages.dit import text_encode as text_encode
 from perfmodel.stages.joint_model import embedding
 from perfmodel.stages.joint_model import sound_decode as sound_decode
 from perfmodel.stages.joint_model import vae_decode as vae_decode
 from perfmodel.stages.joint_model import vae_encode as vae_encode
 from perfmodel.stages.joint_rows import ONE, Sizes, sizes_of
-from perfmodel.stages.layers import linear, rounding
+from perfmodel.stages.layers import READ_WRITE, Eager, linear, rms_chain, rope_chain, rounding
 from perfmodel.stages.requests import grid
 from perfmodel.stages.schedule import forwards
 
 # LayerNorm 4, product 4, sum 4; with a modulation a token it is read too, and SiLU 4, the sum of
 # low-rank and shared parts 18, and 1 + scale 4 come besides.
 NORM, TOKEN_NORM = 12.0, 42.0
-RMS, ROPE = 34.0, 52.0
+RMS: Eager = (34.0, 7)
+ROPE: Eager = (52.0, 9)
 GATE, TOKEN_GATE = 10.0, 12.0
 ADAPTERS = 3
 """Low-rank products of a block: for self-attention, attention to text and feed-forward."""
@@ -77,7 +78,7 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     """One transformer a forward, scheduler and guidance a step."""
     rows = modulation_rows(model, shape, traits)
     frames = rows if rows[0] is Rows.NONE else (Rows.NONE, shape.batch * shape.latent_frames)
-    forward = forward_ops(model, sizes_of(shape), (frames, rows))
+    forward = forward_ops(model, sizes_of(shape), (frames, rows), traits)
     return joint_model.denoise_work(model, shape, forward, _transformer(model))
 
 
@@ -95,39 +96,44 @@ def _transformer(model: ModelSpec) -> Component:
     one = (Rows.NONE, 1)
     return joint_model.weights(
         model,
-        forward_ops(model, ONE, (one, one)),
+        forward_ops(model, ONE, (one, one), Traits()),
         bias=lambda op: op.name == "text reduction",
         in_blocks=spec.layers * 4 * spec.head_dim,
         elsewhere=hidden,
     )
 
 
-def chains_of(rows: RowCount) -> Chains:
+def chains_of(rows: RowCount, traits: Traits) -> Chains:
     """Unfused chains of a block whose low-rank products have `rows`."""
     each = rows[0] is Rows.TOKENS
     norm, gate = (TOKEN_NORM, TOKEN_GATE) if each else (NORM, GATE)
+    rms, rope = rms_chain(traits, RMS), rope_chain(traits, ROPE)
     return Chains(
         start=(norm, 6),
-        qk=(RMS + ROPE, 32),
+        qk=(rms[0] + rope[0], 2 * (rms[1] + rope[1])),
+        # TransformerEngine's attention takes and leaves tokens before heads.
+        layout=NOTHING if traits.fused_norm_rope else (READ_WRITE, 1),
         middle=(gate + norm, 8),
-        cross_q=(RMS, 7),
-        text_k=(RMS, 7),
+        cross_q=rms,
+        text_k=rms,
         cross_end=(gate + norm, 8),
         end=(gate, 2),
     )
 
 
-def forward_ops(model: ModelSpec, sizes: Sizes, rows: tuple[RowCount, RowCount]) -> tuple[Op, ...]:
+def forward_ops(
+    model: ModelSpec, sizes: Sizes, rows: tuple[RowCount, RowCount], traits: Traits
+) -> tuple[Op, ...]:
     """One forward; `rows` are those of the timestep's embedding, and of the low-rank products."""
     spec, (times, low) = model.transformer, rows
     hidden, rank = spec.hidden, spec.modulation_width
     return (
         *dit.token_linear(spec, sizes, extra_channels=PADDING_CHANNELS),
         *conditions(model, sizes, times),
-        *blocks(spec, sizes, low, spec.layers),
+        *blocks(spec, sizes, low, spec.layers, traits),
         embedding("final modulation down", low, (rank, hidden)),
         embedding("final modulation up", low, (2 * hidden, rank)),
-        *dit.output(spec, sizes, (chains_of(low).start[0], 6)),
+        *dit.output(spec, sizes, (chains_of(low, traits).start[0], 6)),
     )
 
 
@@ -141,7 +147,9 @@ def conditions(model: ModelSpec, sizes: Sizes, times: RowCount) -> tuple[Op, ...
     )
 
 
-def blocks(spec: TransformerSpec, sizes: Sizes, low: RowCount, count: int) -> tuple[Op, ...]:
+def blocks(
+    spec: TransformerSpec, sizes: Sizes, low: RowCount, count: int, traits: Traits
+) -> tuple[Op, ...]:
     """`count` blocks with their low-rank products."""
     hidden, rank = spec.hidden, spec.modulation_width
     adapters = tuple(
@@ -154,7 +162,7 @@ def blocks(spec: TransformerSpec, sizes: Sizes, low: RowCount, count: int) -> tu
     rows = dit.streams(sizes)
     return (
         *adapters,
-        *dit.cross_block(spec, rows, chains_of(low), fused_qkv=False, count=count),
+        *dit.cross_block(spec, rows, chains_of(low, traits), fused_qkv=False, count=count),
     )
 
 

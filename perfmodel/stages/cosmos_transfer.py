@@ -96,8 +96,8 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     times = low if low[0] is Rows.NONE else (Rows.NONE, one.batch * one.latent_frames)
     sizes = sizes_of(one)
     forward = (
-        *_control(model, sizes, (times, low)),
-        *_main(model, sizes, (times, low)),
+        *_control(model, sizes, (times, low), traits),
+        *_main(model, sizes, (times, low), traits),
         *dit.chain(
             "control residual",
             sizes.latent_rows,
@@ -137,7 +137,7 @@ def _transformer(model: ModelSpec) -> Component:
     spec, one = model.transformer, (Rows.NONE, 1)
     return joint_model.weights(
         model,
-        _main(model, ONE, (one, one)),
+        _main(model, ONE, (one, one), Traits()),
         bias=_has_bias,
         in_blocks=spec.layers * 6 * spec.head_dim,
         elsewhere=spec.hidden,
@@ -148,7 +148,7 @@ def _control_network(model: ModelSpec) -> Component:
     spec, one = model.transformer, (Rows.NONE, 1)
     whole = joint_model.weights(
         model,
-        _control(model, ONE, (one, one)),
+        _control(model, ONE, (one, one), Traits()),
         bias=_has_bias,
         in_blocks=spec.control_layers * 6 * spec.head_dim,
         elsewhere=spec.hidden,
@@ -160,15 +160,19 @@ def _has_bias(op: Op) -> bool:
     return op.name in ("text reduction", "image reduction", "control entry", "control exit")
 
 
-def _main(model: ModelSpec, sizes: Sizes, rows: tuple[RowCount, RowCount]) -> tuple[Op, ...]:
+def _main(
+    model: ModelSpec, sizes: Sizes, rows: tuple[RowCount, RowCount], traits: Traits
+) -> tuple[Op, ...]:
     """The transformer; `rows` as of `cosmos_predict.forward_ops`."""
     return (
-        *predict.forward_ops(model, sizes, rows),
-        *_image_states(model, sizes, rows[1], model.transformer.layers),
+        *predict.forward_ops(model, sizes, rows, traits),
+        *_image_states(model, sizes, (rows[1], model.transformer.layers), traits),
     )
 
 
-def _control(model: ModelSpec, sizes: Sizes, rows: tuple[RowCount, RowCount]) -> tuple[Op, ...]:
+def _control(
+    model: ModelSpec, sizes: Sizes, rows: tuple[RowCount, RowCount], traits: Traits
+) -> tuple[Op, ...]:
     """The control network: both latents embedded and joined, blocks, a product after each."""
     spec, (times, low) = model.transformer, rows
     hidden, count, latent = spec.hidden, spec.control_layers, sizes.latent_rows
@@ -180,17 +184,23 @@ def _control(model: ModelSpec, sizes: Sizes, rows: tuple[RowCount, RowCount]) ->
         *predict.conditions(model, sizes, times),
         embedding("control entry", latent, square),
         *dit.chain("control entry sum", latent, hidden, (RESIDUAL_BYTES, 1), 1),
-        *predict.blocks(spec, sizes, low, count),
-        *_image_states(model, sizes, low, count),
+        *predict.blocks(spec, sizes, low, count, traits),
+        *_image_states(model, sizes, (low, count), traits),
         linear("control exit", latent, square, count=count),
         traffic("control scale", latent, (READ_WRITE * hidden,) * 2, count=count),
     )
 
 
-def _image_states(model: ModelSpec, sizes: Sizes, low: RowCount, count: int) -> tuple[Op, ...]:
-    """The states of an image, brought to the width of the blocks, and attention to them."""
+def _image_states(
+    model: ModelSpec, sizes: Sizes, blocks: tuple[RowCount, int], traits: Traits
+) -> tuple[Op, ...]:
+    """The states of an image, brought to the width of the blocks, and attention to them.
+
+    `blocks`: rows of their low-rank products, and how many they are.
+    """
+    low, count = blocks
     spec, rows = model.transformer, sizes.latent_rows
-    hidden, chains = spec.hidden, predict.chains_of(low)
+    hidden, chains = spec.hidden, predict.chains_of(low, traits)
     states = (Rows.TEXT, sizes.batch * spec.image_tokens)
     column = Split.COLUMN
     attention = Attention(

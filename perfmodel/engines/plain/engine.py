@@ -212,7 +212,7 @@ def _with_model(base: Behaviour, found: ModelFacts, *, fused_torch_norms: bool) 
             text_split=found.text_split,
             sound_reads=found.sound_reads,
             fused_torch_norms=fused_torch_norms,
-            fused_norm_rope=found.fused_blocks and not fused,
+            fused_norm_rope=found.fused_norm_rope or (found.fused_blocks and not fused),
             valid_text_only=found.valid_text_only,
             text_bits=found.text_bits,
             vae_bits=found.vae_bits,

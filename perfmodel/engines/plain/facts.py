@@ -51,6 +51,8 @@ class ModelFacts:
         banded_vae: a distributed decode cuts bands of rows, not tiles.
         vae_everywhere: every rank ends with the decoded clip.
         fused_blocks: hand-written fused kernels in place of chains of small ones.
+        fused_norm_rope: norms, rotary embeddings and attention are kernels of their own, what is
+            between them single torch operations (TransformerEngine's modules).
         compiled: blocks are compiled unless asked otherwise.
         offload_modes: offload options that exist.
         modulation_per_frame: modulation is projected once a frame, not for each token.
@@ -86,6 +88,7 @@ class ModelFacts:
     banded_vae: bool = False
     vae_everywhere: bool = False
     fused_blocks: bool = False
+    fused_norm_rope: bool = False
     compiled: bool = False
     offload_modes: tuple[str, ...] = ("none",)
     boundary_ratio: float | None = None
