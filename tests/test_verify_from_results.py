@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from perfmodel import catalog
+from perfmodel.api.recommend import recommend
 from perfmodel.api.session import open_session
 from perfmodel.api.table import legality, search_space
 from perfmodel.cli.app import run as typed
@@ -491,3 +492,47 @@ def test_other_numbers_of_images_are_other_questions(sent, asked, said):
     ran = record(question, "single", {"server": 5_000.0}, ref_images=sent)
     _, aside = sort([ran], question)
     assert [item.reason for item in aside] == ([said] if said else [])
+
+
+WIDTHS = [
+    (Workload(frames=189), "4xB300", Options()),
+    (Workload(model="wan2.1-t2v-14b"), "4xL20", Options(cache_method="tea_cache")),
+    (Workload(model="qwen-image"), "2xH100", Options()),
+]
+
+
+@pytest.mark.parametrize(("workload", "gpus", "options"), WIDTHS)
+def test_ranges_are_those_that_recommend_states(workload, gpus, options):
+    asked = open_session(workload, catalog.parse_gpus(gpus), options=options)
+    best = recommend(workload, gpus, options=options, objective="latency").recommendations[0]
+    nothing = record(asked, best.config_id, {"server": best.latency_ms}, doubtful=True)
+    untouched = next(r for r in verify(asked, [nothing]).ranking if r.config_id == best.config_id)
+    assert untouched.latency_low_ms == pytest.approx(best.latency_low_ms)
+    assert untouched.latency_high_ms == pytest.approx(best.latency_high_ms)
+    (run,) = verify(asked, [nothing], include_doubtful=True).runs
+    for row in run.stages:
+        if row.stage == "request":
+            low, high = best.latency_low_ms, best.latency_high_ms
+        else:
+            low = getattr(best.stages_low_ms, row.stage)
+            high = getattr(best.stages_high_ms, row.stage)
+        assert row.low_ms == pytest.approx(low)
+        assert row.high_ms == pytest.approx(high)
+
+
+def test_what_scales_a_whole_run_is_learnt_from_one_run(session, field):
+    seen = predicted_ms(field, RAN[0])
+    slower = {key: ms * 1.15 for key, ms in seen.items()}
+    answer = verify(session, [record(session, RAN[0], slower)])
+    rows = [row for row in answer.ranking if not row.measured]
+    assert rows
+    for row in rows:
+        # every stage took 15 % more: so do the layouts that nobody ran, and their range narrows
+        assert row.latency_ms == pytest.approx(row.before_ms * 1.15, rel=0.03)
+        width = np.log(row.latency_high_ms / row.latency_ms)
+        (before,) = [
+            float(np.log1p(field.table.halfwidth_s[i] / field.table.evaluation.latency_s[i]))
+            for i in [row_of(field, row.config_id)]
+        ]
+        assert width < 0.7 * before
+    assert any(term.source == "run" for term in answer.terms)

@@ -68,10 +68,15 @@ def _kinds_s(evaluation: Evaluation, names: tuple[str, ...]) -> dict[str, Column
 
 def _errors_s(evaluation: Evaluation, names: tuple[str, ...]) -> dict[str, Column]:
     """Error in seconds by independent source, ``[N]`` each."""
-    run = run_spread(evaluation.job, "run") * _sum_s(evaluation, names)
+    whole = whole_halfwidths(evaluation.job)
+    run = whole["run"] * _sum_s(evaluation, names)
     denoise = _sum_s(evaluation, tuple(name for name in names if name == "denoise"))
-    cache = evaluation.job.spread.get("cache", 0.0) * denoise
-    return {**_kinds_s(evaluation, names), "run": run, "cache": cache}
+    return {**_kinds_s(evaluation, names), "run": run, "cache": whole["cache"] * denoise}
+
+
+def whole_halfwidths(job: Job) -> dict[str, float]:
+    """Relative 80 % half-width of what scales a whole run, and of what scales its denoise time."""
+    return {"run": run_spread(job, "run"), "cache": job.spread.get("cache", 0.0)}
 
 
 def run_class(job: Job) -> str:

@@ -3,7 +3,9 @@
 A request's time is a sum over sources of error (kinds of time that are wrong together, see
 `pipeline.uncertainty`), each times the exponential of an unknown log-multiplier ``x``.  Beyond
 them every parallel axis has a log-multiplier of the stage that it splits, once per doubling: the
-laws share most of their error between layouts, and what they do not share shows by axis.
+laws share most of their error between layouts, and what they do not share shows by axis.  What no
+kind of time explains multiplies all stages (``run``), what a step cache skips the denoise time
+(``cache``).
 
 The multipliers are Gaussian in the logarithm.  A measured stage (or sum of stages) updates them by
 iterated linearisation, so that configurations which nobody ran move with those that were run.
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 
 from perfmodel.pipeline.evaluate import STAGES, Evaluation
 from perfmodel.pipeline.lines import Column
-from perfmodel.pipeline.uncertainty import REPEAT_FRAC, parts_s
+from perfmodel.pipeline.uncertainty import REPEAT_FRAC, parts_s, whole_halfwidths
 from perfmodel.spec.parallel import Layouts
 
 Matrix = NDArray[np.float64]
@@ -88,7 +90,7 @@ class Belief:
     """Log-multipliers of S sources of error, and what they act on in N configurations.
 
     Attributes:
-        sources: names; ``axis.NAME`` for an axis.
+        sources: names; ``axis.NAME`` for an axis, ``run`` and ``cache`` for whole stages.
         prior_sd: standard deviation of each log-multiplier before any measurement, ``[S]``.
         mean, cov: what is believed now, ``[S]`` and ``[S, S]``.
         seconds: predicted time of each source by stage, ``[S, N]``.
@@ -179,14 +181,16 @@ def believe(evaluation: Evaluation) -> Belief:
     for axis in {axis for axes in exponents.values() for axis in axes}:
         name = f"axis.{axis}"
         halfwidths[name] = evaluation.job.spread.get(name, AXIS_HALFWIDTH[axis])
+    halfwidths.update({n: half for n, half in whole_halfwidths(evaluation.job).items() if half})
     names = tuple(sorted(halfwidths))
-    size = len(evaluation.layouts)
-    empty = np.zeros(size)
+    empty, once = np.zeros(len(evaluation.layouts)), np.ones(len(evaluation.layouts))
     times = {s: np.stack([pieces.get((n, s), empty) for n in names]) for s in STAGES}
-    powers = {
-        stage: np.stack([axes.get(n.removeprefix("axis."), empty) for n in names])
-        for stage, axes in exponents.items()
-    }
+    powers = {}
+    for stage in STAGES:
+        own = {f"axis.{axis}": power for axis, power in exponents.get(stage, {}).items()}
+        own["run"] = once
+        own["cache"] = once if stage == "denoise" else empty
+        powers[stage] = np.stack([own.get(name, empty) for name in names])
     sd = np.array([log_sd(halfwidths[name]) for name in names])
     return Belief(names, sd, np.zeros(len(names)), np.diag(sd**2), times, powers)
 

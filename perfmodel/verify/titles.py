@@ -26,6 +26,8 @@ KINDS = {
     "text_encode": "host work of text encode",
     "vae_encode": "host work of VAE encode",
     "vae_decode": "host work of VAE decode",
+    "run": "the whole run: release, clocks, settings that are not stated",
+    "cache": "what the step cache skips",
 }
 AXES = {
     "cfg": "CFG parallel",

@@ -10,19 +10,17 @@ from pathlib import Path
 import numpy as np
 
 from perfmodel.api import header
-from perfmodel.api.records import prediction, with_commands
+from perfmodel.api.records import low_high_ms, prediction, with_commands
 from perfmodel.api.session import Session
 from perfmodel.errors import Problem
 from perfmodel.pipeline.evaluate import STAGES
-from perfmodel.pipeline.uncertainty import REPEAT_FRAC
+from perfmodel.pipeline.uncertainty import REPEAT_FRAC, halfwidth_s
 from perfmodel.plan.belief import (
     BOUND_SD,
     HUBER_SD,
     Z80,
-    Belief,
     Matrix,
     distance_sd,
-    log_sd,
 )
 from perfmodel.plan.make import settled_for, survey
 from perfmodel.report.answer import Answer, StageRow
@@ -168,7 +166,7 @@ def _ranking(found: Judgement, order: Sequence[int], draws: Matrix) -> tuple[Upd
     places = {row: place for place, row in enumerate(order, start=1)}
     rows = []
     for row in sorted(shown, key=lambda r: places.get(r, len(before))):
-        half = REPEAT_FRAC if found.known[row] else _halfwidth(found, row)
+        half = REPEAT_FRAC if found.known[row] else _halfwidth_frac(found, row)
         seconds = float(found.latency_s[row])
         rows.append(
             UpdatedRow(
@@ -188,8 +186,17 @@ def _ranking(found: Judgement, order: Sequence[int], draws: Matrix) -> tuple[Upd
     return tuple(rows)
 
 
-def _halfwidth(found: Judgement, row: int) -> float:
-    return float(found.belief.take(np.array([row])).halfwidth_frac()[0])
+def _halfwidth_frac(found: Judgement, row: int) -> float:
+    """Relative 80 % half-width of a request that nobody ran, after the measurements.
+
+    The half-width that the prediction has, by the share of its logarithmic spread that the
+    measurements leave: without any it is the range that `recommend` states.
+    """
+    table, one = found.field.table, np.array([row])
+    stated = table.halfwidth_s[row] / table.evaluation.latency_s[row]
+    before = np.log1p(found.prior.take(one).halfwidth_frac()[0])
+    after = np.log1p(found.belief.take(one).halfwidth_frac()[0])
+    return float(np.expm1(np.log1p(stated) * after / before))
 
 
 def _tied(found: Judgement, row: int, order: Sequence[int], draws: Matrix) -> bool:
@@ -293,11 +300,9 @@ def _run(
     if found.key:
         covered = key_stages(found.key, session)
         seconds = float(found.prior.time_s(covered)[one.row])
-        scale = seconds * MS_PER_S
-        if found.key == "denoise_per_step":
-            scale /= int(session.job.shape.steps)
-        half = _stages_halfwidth(found.prior, one.row, covered)
-        predicted_ms, low, high = scale, scale / (1 + half), scale * (1 + half)
+        times = int(session.job.shape.steps) if found.key == "denoise_per_step" else 1
+        ends = _range_ms(found, one.row, covered)
+        predicted_ms, low, high = (value / times for value in (seconds * MS_PER_S, *ends))
     error = outside = None
     if compared and predicted_ms is not None and low is not None and high is not None:
         error = (predicted_ms / compared - 1) * PERCENT
@@ -350,13 +355,11 @@ def _notes(found: Judgement, one: Measured, record: RunRecord) -> list[str]:
     return notes
 
 
-def _stages_halfwidth(belief: Belief, row: int, stages: Sequence[str]) -> float:
-    """Relative 80 % half-width of some stages of a row, measured once."""
-    if float(belief.time_s(stages)[row]) <= 0:
-        return 0.0
-    _, slope = belief.slope(row, stages, belief.mean)
-    variance = float(slope @ belief.cov @ slope) + log_sd(REPEAT_FRAC) ** 2
-    return float(np.expm1(Z80 * np.sqrt(variance)))
+def _range_ms(found: Judgement, row: int, stages: Sequence[str]) -> tuple[float, float]:
+    """80 % range of some stages of a row as predicted, in milliseconds: that of `recommend`."""
+    evaluation, names = found.field.table.evaluation, tuple(stages)
+    seconds = sum(float(evaluation.stages[name].total_s[row]) for name in names)
+    return low_high_ms(seconds, float(halfwidth_s(evaluation, names)[row]))
 
 
 def _stage_rows(found: Judgement, row: int, measured: dict[str, float]) -> tuple[StageRow, ...]:
@@ -376,8 +379,7 @@ def _stage_rows(found: Judgement, row: int, measured: dict[str, float]) -> tuple
     for name, stages, seen in named:
         value = per_step * steps if seen is None and name == "denoise" and per_step else seen
         predicted_ms = float(found.prior.time_s(stages)[row]) * MS_PER_S
-        half = _stages_halfwidth(found.prior, row, stages)
-        low, high = predicted_ms / (1 + half), predicted_ms * (1 + half)
+        low, high = _range_ms(found, row, stages)
         rows.append(
             StageRow(
                 stage=name,
