@@ -15,6 +15,8 @@ import pytest
 from engine_contexts import ASCEND, B300, H100, MI300X, MODELS, RTX_PRO, FakeModel
 
 from perfmodel import catalog, engines
+from perfmodel.api.session import open_session
+from perfmodel.api.table import search_space
 from perfmodel.engines.base import Context, legal, problems
 from perfmodel.engines.diffusers.commands import program
 from perfmodel.engines.extract_flags import extract
@@ -24,7 +26,7 @@ from perfmodel.engines.wan_official import commands as wan
 from perfmodel.engines.xdit import commands as xdit
 from perfmodel.errors import BadInput
 from perfmodel.spec.parallel import Layouts, ParallelConfig, parse_parallel
-from perfmodel.spec.workload import Options
+from perfmodel.spec.workload import Options, Workload
 
 RECORDED = (
     "cache-dit(diffusers)", "cosmos-official", "diffusers", "diffusers+torchao", "fastvideo",
@@ -372,7 +374,7 @@ def test_torchao_has_a_program_until_it_quantises():
 @pytest.mark.parametrize("name", sorted(FLAGS))
 def test_a_launch_command_reads_back_as_its_configuration(name):
     engine = engines.engine(name)
-    for text in ("single", "usp4", "usp4_hsdp4", "cfg2_usp2_vaepp4", "usp2_ring2", "cfg2"):
+    for text in ("single", "usp4", "usp4_hsdp4", "hsdp4", "cfg2_usp2_vaepp4", "usp2_ring2", "cfg2"):
         ctx = context(name)
         if not allowed(ctx, text):
             continue
@@ -385,6 +387,42 @@ def test_a_launch_command_reads_back_as_its_configuration(name):
         launch = engine.read_launch(shlex.split(line))
         assert launch.parallel == config(text)
         assert launch.engine == name
+
+
+@pytest.mark.parametrize(
+    ("launcher", "expected"),
+    [
+        ("torchrun --nproc_per_node=8", "hsdp8"),
+        ("torchrun --nproc-per-node 8", "hsdp8"),
+        ("torchrun --nnodes=2 --nproc_per_node=4", "hsdp8"),
+        ("python3 -m torch.distributed.run --nproc_per_node 2", "hsdp2"),
+        ("torchrun --nproc_per_node=gpu", "single"),  # how many there are, it does not say
+        ("python3", "single"),
+    ],
+)
+def test_fsdp_shards_over_what_the_launcher_starts(launcher, expected):
+    launch = f"{launcher} generate.py --task t2v-A14B --ckpt_dir w --dit_fsdp --t5_fsdp"
+    assert engines.engine("wan-official").read_launch(launch.split()).parallel == config(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "slug", "tiles"),
+    [
+        ("wan-official", "wan2.2-i2v-a14b", False),
+        ("cosmos-official", "cosmos-predict2-2b-v2w", False),
+        ("xdit", "wan2.2-i2v-a14b", True),
+        ("sglang-diffusion", "wan2.2-i2v-a14b", True),
+        ("diffusers", "wan2.2-i2v-a14b", True),
+    ],
+)
+def test_tiling_is_offered_where_a_command_can_ask_for_it(name, slug, tiles):
+    ctx = context(name, slug)
+    assert allowed(ctx, "tiling") == tiles
+    session = open_session(Workload(model=slug), catalog.parse_gpus("2xH200"), engine=name)
+    assert search_space(session).vae_tiling.any() == tiles
+    texts = engines.engine(name).commands(ctx, config("tiling"), 1.0)
+    both = texts.request + texts.serve
+    assert ("tiling" in both.lower()) == tiles
 
 
 def test_pipefusion_is_a_pipeline_degree_of_the_models_that_have_it():

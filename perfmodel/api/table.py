@@ -47,7 +47,8 @@ def search_space(session: Session, *, stale: bool = False) -> Layouts:
 
 
 def _space(session: Session, useful: tuple[str, ...]) -> Layouts:
-    tilings = {"auto": (0, 1), "on": (1,), "off": (0,)}[session.options.vae_tiling]
+    both = (0, 1) if session.behaviour.has_vae_tiling else (0,)
+    tilings = {"auto": both, "on": (1,), "off": (0,)}[session.options.vae_tiling]
     layouts = candidates(
         session.system.num_gpus,
         axes=tuple(axis for axis in COMPUTE_AXES if axis in useful),

@@ -87,7 +87,8 @@ class Behaviour:
         tokens_padded_to_degree: extra sound frames are generated until the tokens divide.
         exit_gather_hidden: the exit gather moves the hidden state, not the projected output.
         has_sp, has_allgather, has_tp, has_cfg, has_pp, has_hsdp, has_vae_patch,
-            has_text_encoder_tp, has_spatial_shard: whether the axis does anything for this model.
+            has_text_encoder_tp, has_spatial_shard, has_vae_tiling: whether the axis does anything
+            for this model.
         patch_warmup_steps: synchronous steps before patches of the latent follow one another
             through the pipeline stages; None: the stages take turns.
         hsdp_breaks_graph: each attention call leaves the compiled graph under HSDP.
@@ -148,6 +149,7 @@ class Behaviour:
     has_vae_patch: bool = True
     has_text_encoder_tp: bool = False
     has_spatial_shard: bool = False
+    has_vae_tiling: bool = True
     patch_warmup_steps: int | None = None
     hsdp_breaks_graph: bool = True
     vae_result_on_rank0: bool = True

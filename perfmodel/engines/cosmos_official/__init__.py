@@ -24,6 +24,7 @@ _PREDICT2 = ModelFacts(
     modulation_per_frame=True,
     closing_steps=1,
     auto_pad=False,
+    tiles_vae=False,
     offload_modes=("none", "auto", "text-encoder"),
 )
 
@@ -51,7 +52,12 @@ FACTS = Facts(
     terms="cosmos-official",
     releases={"main": "2026-06-01"},
     models=(
-        (r"cosmos3", ModelFacts(pipeline="cosmos-framework", offload_modes=("none", "auto"))),
+        (
+            r"cosmos3",
+            ModelFacts(
+                pipeline="cosmos-framework", tiles_vae=False, offload_modes=("none", "auto")
+            ),
+        ),
         (r"cosmos-predict2-2b-v2w", replace(_PREDICT2, sparse_attention={"NATTEN": NATTEN_2B})),
         (r"cosmos-predict2-14b-v2w", replace(_PREDICT2, sparse_attention={"NATTEN": NATTEN_14B})),
         (r"cosmos-predict2", _PREDICT2),

@@ -235,6 +235,7 @@ def _with_model(base: Behaviour, found: ModelFacts, *, fused_torch_norms: bool) 
         has_vae_patch="vae_patch" in axes,
         has_text_encoder_tp="text_encoder_tp" in axes,
         has_spatial_shard=found.banded_vae,
+        has_vae_tiling=found.tiles_vae,
         vae_result_on_rank0=not found.vae_everywhere,
         vae_encode_mode=found.encode_mode,
         vae_over_sequence=found.vae_over_sequence,

@@ -64,6 +64,7 @@ class ModelFacts:
         residency: where weights are kept by default.
         sparse_attention: by backend name, the share of the query-key products that it computes.
         vae_tiled: a decode is tiled unless told otherwise.
+        tiles_vae: one device can be told to decode tiles.
         streams_frames: frames go to the video encoder while the VAE decodes the next (on CUDA).
         timers_wait: stage timers wait for the device.
         runs_ahead: the host does not read results between steps, so that it runs ahead.
@@ -99,6 +100,7 @@ class ModelFacts:
     valid_text_only: bool = False
     residency: Residency | None = None
     vae_tiled: bool = False
+    tiles_vae: bool = True
     sparse_attention: Mapping[str, float] = field(default_factory=dict)
     streams_frames: bool = False
     timers_wait: bool = True

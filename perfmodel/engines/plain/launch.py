@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import Any
 
 from perfmodel.engines.base import Launch
@@ -75,8 +76,8 @@ def read(grammar: Grammar, argv: Sequence[str]) -> Launch:
         raise BadInput(*problems)
     if grammar.settle:
         grammar.settle(degrees, model or path)
-    gpus = degrees.pop("num_gpus", None)
-    parallel = _parallel(degrees)
+    gpus = degrees.pop("num_gpus", None) or _processes(grammar, words)
+    parallel = _parallel(degrees, gpus)
     check_ranks(parallel)
     return Launch(
         parallel=parallel,
@@ -148,10 +149,25 @@ def _not_read(flag: str, value: str, instead: str) -> Problem:
     )
 
 
-def _parallel(degrees: Mapping[str, int]) -> ParallelConfig:
-    """Degrees with what follows from the ranks: -1 stands for all of them."""
+_COUNTS = ("--nproc-per-node", "--nnodes")
+
+
+def _processes(grammar: Grammar, words: Sequence[str]) -> int | None:
+    """Processes that the launcher before the program starts; None where it does not count them."""
+    program = next(i for i, w in enumerate(words) if any(p in w for p in grammar.programs))
+    counts: dict[str, int | None] = {}
+    for word, following in pairwise(words[: program + 1]):
+        flag, equals, value = word.replace("_", "-").partition("=")
+        if flag in _COUNTS:
+            counts[flag] = degree_of(value if equals else following)
+    each, hosts = counts.get(_COUNTS[0]), counts.get(_COUNTS[1], 1)
+    return each * hosts if each and hosts else None
+
+
+def _parallel(degrees: Mapping[str, int], processes: int | None) -> ParallelConfig:
+    """Degrees with what follows from the ranks: -1 stands for all that the launcher starts."""
     stated = {k: v for k, v in degrees.items() if v > 0 and not k.startswith(("vae", "hsdp"))}
-    ranks = replace(ParallelConfig(), **stated).world_size  # type: ignore[arg-type]
+    ranks = processes or replace(ParallelConfig(), **stated).world_size  # type: ignore[arg-type]
     filled = {key: ranks if value == -1 else value for key, value in degrees.items()}
     if filled.get("hsdp", 1) == 1:
         filled.pop("hsdp_replicate", None)

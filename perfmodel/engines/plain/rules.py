@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfmodel.engines.base import BoolColumn, Context, Rule, mask
-from perfmodel.engines.nearest import divisors, refusal, words
+from perfmodel.engines.nearest import divisors, parallel_text, refusal, words
 from perfmodel.engines.vllm_omni.rules_mesh import MESH_RULES
 from perfmodel.engines.vllm_omni.rules_options import OPTION_RULES
 from perfmodel.engines.vllm_omni.rules_sequence import SEQUENCE_RULES
@@ -164,6 +164,23 @@ def _patch_problem(ctx: Context, config: ParallelConfig) -> Problem:
     return refusal("vae-patch-world", ctx, config, "vae_patch", clash, divisors(world))
 
 
+def _tiling(ctx: Context, layouts: Layouts) -> BoolColumn:
+    return mask((layouts.vae_tiling > 0) & (not ctx.behaviour.has_vae_tiling))
+
+
+def _tiling_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    asked = ctx.behaviour.options.vae_tiling == "on"
+    move = "--vae-tiling off" if asked else f"--parallel {parallel_text(config)}"
+    return Problem(
+        "vae-tiling-flag",
+        f"{ctx.model} cannot decode tiles in {named(ctx)}: no flag asks for it; try {move}",
+        field="--vae-tiling" if asked else "--parallel",
+        value="on" if asked else "tiling",
+        legal_values=("off",),
+        suggestions=(move,),
+    )
+
+
 SPARSE = frozenset({"NATTEN"})
 """Attention backends that leave products out."""
 
@@ -218,5 +235,11 @@ RULES: tuple[Rule, ...] = (
         title="vae_patch is at most the world size.",
         violated=_patch,
         problem=_patch_problem,
+    ),
+    Rule(
+        id="vae-tiling-flag",
+        title="A tiled decode needs a program that can be told to tile.",
+        violated=_tiling,
+        problem=_tiling_problem,
     ),
 )

@@ -16,12 +16,13 @@ _AXES = frozenset({"ulysses", "hsdp"})
 
 
 def _facts(pipeline: str, axes: frozenset[str] = _AXES) -> ModelFacts:
-    """Eager modules under autocast; the VAE computes in fp32 on rank 0."""
+    """Eager modules under autocast; the VAE computes in fp32, whole, on rank 0."""
     return ModelFacts(
         pipeline=pipeline,
         axes=axes,
         vae_bits=32,
         encode_bits=32,
+        tiles_vae=False,
         offload_modes=("none", "auto", "model"),
     )
 
