@@ -111,6 +111,8 @@ class Gemm(Op):
     split: Split = Split.NONE
     quantizable: bool = True
     """Whether a quantised checkpoint stores this product's weight in the low precision."""
+    input_quantised: bool = False
+    """Whether the kernel before it wrote its activation in the low precision."""
     fixed_rows: Ints = 0
     """Rows of `m` that every sequence rank keeps in full: text joined to latent tokens."""
 

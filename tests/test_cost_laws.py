@@ -208,6 +208,41 @@ def test_a_busy_device_is_at_its_power_limit_whatever_the_kernel_length():
     assert float(cost(gemm(m=2048), box).time_each_s) > burst
 
 
+@given(knee_s=st.floats(1e-4, 1e-2), m=st.integers(256, 65_536))
+def test_a_slowdown_beyond_the_power_limit_is_not_lent_to_short_kernels(knee_s, m):
+    """Products on the matrix units alone, whose times with and without a slowdown are compared."""
+    box = machine("h100-sxm")
+    rates = replace(box.rates, memory_bytes_per_s=1e18, roof_memory_bytes_per_s=1e18)
+    law = box.laws["gemm/fp8"]
+    alone = {"launch_s": 0.0, "row_s": 0.0, "chunk_s": 0.0}
+
+    def seconds(frac):
+        values = {**law.values, **alone, "throttle_frac": frac, "throttle_s": knee_s}
+        laws = {**box.laws, "gemm/fp8": replace(law, values={**values, "throttle_k": 1e6})}
+        busy = replace(box, rates=rates, laws=laws, terms={"sustained_frac.gemm": 1.0})
+        return float(cost(gemm(m=m, n=8192, k=8192, dtype="fp8"), busy).time_each_s)
+
+    plain = seconds(0.0)
+    limit_s = 2 * box.laws["gemm/bf16"].values["throttle_s"]
+    expected = 1 + 0.2 / (1 + (knee_s / max(plain, limit_s)) ** 4)
+    assert seconds(0.2) / plain == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "nvfp4"])
+def test_an_activation_that_arrives_quantised_costs_what_quantising_does_less(dtype):
+    box = replace(machine("b300-sxm"), terms={"sustained_frac.gemm": 0.8})
+    values = box.laws[f"gemm/{dtype}"].values
+    m, n, k = 8192, 4096, 5000
+    op = gemm(m=m, n=n, k=k, dtype=dtype)
+    saved = cost(op, box).time_each_s - cost(replace(op, input_quantised=True), box).time_each_s
+    rows = m * (values["row_s"] + 3 * values["chunk_s"])  # 5000 is three chunks of 2048
+    passes = m * k * values["input_pass_bytes"] / box.rates.memory_bytes_per_s
+    assert rows / 0.8 <= float(saved) * (1 + 1e-9)
+    assert float(saved) <= (rows + passes) / 0.8 * (1 + 1e-9)
+    plain, marked = gemm(m=m), replace(gemm(m=m), input_quantised=True)
+    assert cost(marked, box).time_each_s == cost(plain, box).time_each_s
+
+
 def test_eager_traffic_and_launches_replace_the_fused_ones():
     box = replace(machine("b300-sxm"), terms={"cache_hit_frac": 0.0})
     op = Pointwise(name="norm", bytes_moved=1e8, eager_bytes=3e8, launches=1, eager_launches=4)

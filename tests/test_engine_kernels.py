@@ -7,8 +7,9 @@ import pytest
 from perfmodel import catalog
 from perfmodel.api.session import open_session
 from perfmodel.engines.sources import day_of_source
-from perfmodel.ops import Attention, Pointwise
+from perfmodel.ops import Attention, Gemm, Pointwise
 from perfmodel.placement.denoise import place_denoise
+from perfmodel.placement.precision import quantise
 from perfmodel.spec.parallel import Layouts, ParallelConfig
 from perfmodel.spec.workload import Options, Workload
 from perfmodel.stages import flux, qwen_image, wan, z_image
@@ -167,3 +168,22 @@ def test_on_an_npu_norms_are_one_kernel_where_the_engine_calls_it_and_blocks_are
     assert sglang.traits.fused_norm_rope
     assert not sglang.fused_blocks
     assert not traits_of("diffusers", gpus="1xAscend-910C-die").fused_torch_norms
+
+
+@pytest.mark.parametrize(("engine", "compiled", "fused"), [
+    ("diffusers", True, True), ("diffusers", False, False), ("diffusers+torchao", None, True),
+    ("lightx2v", True, False), ("vllm-omni", True, False), ("sglang-diffusion", None, False),
+])  # fmt: skip
+def test_torchao_quantises_activations_in_compiled_kernels_others_in_their_own(
+    engine, compiled, fused
+):
+    model = "wan2.1-t2v-14b"
+    asked = Options(dtype="fp8", compile=compiled)
+    session = open_session(
+        Workload(model=model, steps=2), catalog.parse_gpus("1xH100"), engine=engine, options=asked
+    )
+    assert session.behaviour.fused_quantise is fused
+    op = Gemm(name="a", m=8, n=8, k=8)
+    assert quantise(op, "fp8", fused=fused).input_quantised is fused
+    assert quantise(op, "fp8", fused=fused).launches == (1 if fused else 3)
+    assert quantise(op, "bf16", fused=fused) is op

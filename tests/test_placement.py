@@ -32,6 +32,7 @@ class Table:
     ulysses_copies: int = 2
     pad_masked: bool = False
     hsdp_breaks_graph: bool = True
+    fused_quantise: bool = False
     patch_warmup_steps: int | None = None
     attention_backend: str = "CUDNN_ATTN"
     ring_attention_kernel: str = "TORCH_SDPA"

@@ -212,6 +212,7 @@ def test_tensor_and_sequence_parallelism_divide_what_they_name(slug: str) -> Non
         ulysses_copies = 2
         pad_masked = False
         hsdp_breaks_graph = False
+        fused_quantise = False
         patch_warmup_steps = None
         attention_backend = ring_attention_backend = cross_attention_backend = "TORCH_SDPA"
 

@@ -48,7 +48,7 @@ def cost_conv(
     base = law or machine.laws.get(gemm.gemm_law_name(dtype)) or machine.laws.get("gemm/bf16")
     values = values_of(PARAMETERS, base)
     if sustained:
-        values = gemm.steady(values)
+        values = gemm.steady(values, machine.laws)
     frac = 1.0 if law else machine.term("conv_rate_frac", 0.75)
     slow = machine.sustained("conv") if sustained else 1.0
     inner = float(op.in_channels * np.prod(op.kernel))

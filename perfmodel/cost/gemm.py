@@ -26,7 +26,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from perfmodel.cost.fits import Parameter, values_of
+from perfmodel.cost.fits import Law, Parameter, values_of
 from perfmodel.cost.machine import Machine, Rates
 from perfmodel.cost.result import (
     LATENCY,
@@ -74,6 +74,9 @@ QUANTISED_PARAMETERS = (
 """Low-precision products carry the quantisation of their activations: the kernels that were
 measured start from bf16 activations.  None of them splits k."""
 
+INPUT_TERMS = ("row_s", "chunk_s", "input_pass_bytes")
+"""What quantising the activations takes, in the law of a product that starts from bf16 ones."""
+
 CHUNK = 2048.0
 """Elements of a row that a block of the quantising kernel takes at once: 256 threads, 8 loads each
 (the measured time of a row steps at its multiples)."""
@@ -93,6 +96,9 @@ TILES: dict[str, tuple[tuple[int, int], ...]] = {
     "hopper": ((64, 64), (64, 128), (128, 128), (128, 256), (256, 128)),
 }
 DEFAULT_TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128))
+
+HOT_KNEES = 2.0
+"""Kernel times, in knees of the law, from which the power limit holds in full (16/17 of it)."""
 
 FLOOR_POWER = 8.0
 """How sharply the collector's host time per call takes over (infinite = the larger one)."""
@@ -231,7 +237,9 @@ def matrix_s(
         best = time if best is None else np.minimum(best, time)
     assert best is not None
     relief = 1.0 + (k / values["throttle_k"]) ** 2
-    return best * throttle(best, values["throttle_frac"] / relief, values["throttle_s"])
+    # The clock of a device that is busy for long follows its load, not this kernel's length.
+    hot = np.maximum(best, values.get("hot_s", 0.0))
+    return best * throttle(hot, values["throttle_frac"] / relief, values["throttle_s"])
 
 
 def tile_frac(values: Mapping[str, float], area: float) -> float:
@@ -243,12 +251,18 @@ def tile_frac(values: Mapping[str, float], area: float) -> float:
     return float(min(small, middle) ** (1.0 - weight) * middle**weight)
 
 
-def steady(values: Mapping[str, float]) -> dict[str, float]:
+def steady(values: Mapping[str, float], laws: Mapping[str, Law]) -> dict[str, float]:
     """Parameters of a device that has been busy for long: at its power limit whatever the kernel.
 
-    A microbenchmark lets short kernels run at a clock that a long run of them cannot hold.
+    A microbenchmark lets short kernels run at a clock that a long run of them cannot hold.  The
+    bf16 products of the device show from which kernel length on the limit holds; another law may
+    slow down at still longer kernels for another reason, which short ones do not share.
+
+    Formula: the slowdown of a kernel of time t is that at ``max(t, HOT_KNEES x throttle_s)`` with
+        `throttle_s` of the bf16 products.
     """
-    return {**values, "throttle_s": 0.0}
+    knee_s = values_of(PARAMETERS, laws.get("gemm/bf16"))["throttle_s"]
+    return {**values, "hot_s": HOT_KNEES * knee_s}
 
 
 def throttle(time: FloatArray, frac: FloatArray | float, knee_s: float) -> FloatArray:
@@ -278,8 +292,10 @@ def cost_gemm(op: Gemm, machine: Machine, *, sustained: bool = True) -> Costed:
     law = machine.laws.get(gemm_law_name(dtype)) or machine.laws.get("gemm/bf16")
     exact = law is not None and law.name == gemm_law_name(dtype)
     values = values_of(parameters_of(dtype), law)
+    if op.input_quantised:
+        values.update({name: 0.0 for name in INPUT_TERMS if name in values})
     if sustained:
-        values = steady(values)
+        values = steady(values, machine.laws)
     slow = machine.sustained("gemm") if sustained else 1.0
 
     def evaluate(

@@ -105,6 +105,8 @@ class Behaviour:
         has_ring: ring attention exists where sequence parallelism does.
         legal_degrees: degrees that the pipeline accepts, for axes that it limits by name.
         fused_blocks: hand-written fused kernels replace chains of small ones, compiled or not.
+        fused_quantise: activations of low-precision products are quantised by torch operations
+            that the compiler joins to the kernels that write them.
         result_crosses_processes: a server process of its own answers, so the clip is copied to it.
         time_ends: what the engine's published end-to-end time ends with: ``response``, or
             ``result`` when the file is written after the clock stopped.
@@ -172,6 +174,7 @@ class Behaviour:
     has_ring: bool = True
     legal_degrees: tuple[tuple[str, tuple[int, ...]], ...] = ()
     fused_blocks: bool = False
+    fused_quantise: bool = False
     result_crosses_processes: bool = True
     time_ends: str = "response"
     encodes_while_decoding: bool = False

@@ -34,6 +34,10 @@ class EngineTable(Protocol):
         """Whether weight sharding leaves pointwise chains unfused."""
 
     @property
+    def fused_quantise(self) -> bool:
+        """Whether activations are quantised inside the kernels that write them."""
+
+    @property
     def patch_warmup_steps(self) -> int | None:
         """Synchronous steps before patches follow one another; None: stages take turns."""
 
@@ -170,7 +174,7 @@ def place_op(
         split = _unfuse(split, layouts.hsdp > 1)
     return [
         *widening(split, options.dtype),
-        quantise(split, options.dtype),
+        quantise(split, options.dtype, fused=table.fused_quantise),
         *tensor.row_all_reduce(split, layouts),
     ]
 

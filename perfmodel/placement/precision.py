@@ -15,15 +15,19 @@ QUANTISE_LAUNCHES = 2
 """Kernels that quantise an activation: absolute maximum, then scaling."""
 
 
-def quantise(op: Op, dtype: str) -> Op:
+def quantise(op: Op, dtype: str, *, fused: bool = False) -> Op:
     """`op` under a quantised checkpoint: the product runs in `dtype`.
 
     The law of a low-precision product starts from a bf16 activation, so the kernels that quantise
-    it are in its time (and here in its launches).  Other operators, and products that a quantised
+    it are in its time (and here in its launches), unless `fused`: a compiler joined them to the
+    kernel that writes the activation, which stores one byte instead of two and reads once more
+    where the scale is one of the whole tensor.  Other operators, and products that a quantised
     checkpoint keeps in bf16, are returned as they are.
     """
     if dtype not in QUANTISED or not isinstance(op, Gemm) or not op.quantizable:
         return op
+    if fused:
+        return replace(op, dtype=dtype, input_quantised=True)
     return replace(op, dtype=dtype, launches=op.launches + QUANTISE_LAUNCHES)
 
 

@@ -64,6 +64,7 @@ FACTS = Facts(
     platforms=("cuda", "rocm", "npu"),
     attention=torch_sdpa,
     torch_norms=True,
+    torchao=True,
     aliases={"NATIVE": "TORCH_SDPA", "SDPA": "TORCH_SDPA"},
     sources=SOURCES,
     weight_only=("fp8wo", "int8wo", "fp8cast", "nf4"),

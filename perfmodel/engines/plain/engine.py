@@ -168,6 +168,7 @@ def _behaviour(
         ulysses_copies=facts.copies,
         cfg_on_distilled_refused=False,
         weight_only=facts.weight_only,
+        fused_quantise=facts.torchao and bool(resolved.compile),
         patch_warmup_steps=facts.patch_warmup_steps,
         vae_tiling_default=resolved.vae_tiling == "on",
         result_crosses_processes=facts.server,

@@ -154,6 +154,8 @@ class Facts:
         platforms: of ``cuda``, ``rocm`` and ``npu``.
         attention: default backend on a device.
         ring_attention: backend of ring chunks on a device; None as `attention`.
+        torchao: activations of low-precision products are quantised by torch operations, not by
+            kernels of the engine.
         torch_norms: its modules leave RMS norms to torch where the published ones do.
         copies: full copies around each Ulysses exchange.
         rank_order: axes from fastest to slowest.
@@ -179,6 +181,7 @@ class Facts:
     attention: Attention
     ring_attention: Attention | None = None
     torch_norms: bool = False
+    torchao: bool = False
     copies: int = 2
     rank_order: tuple[str, ...] = ("tp", "ulysses", "ring", "pp", "cfg", "dp")
     server: bool = False

@@ -106,6 +106,7 @@ FACTS: Mapping[str, Facts] = {
             "lightx2v",
             "LightX2V",
             "https://github.com/ModelTC/LightX2V",
+            torchao=False,
             attention=flash,
             torch_norms=False,
             models=((r"(wan|hunyuanvideo)", _LIGHTX2V),),
