@@ -222,6 +222,28 @@ def test_flags_that_do_not_belong_are_refused(described, tmp_path):
         assert said in errors
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--model", "hunyuanvideo"), "builds blocks of cosmos3, wan"),
+        (("--model", "no-such-model"), "no-such-model"),
+        (("--parallel", "usp5", "--model", "wan2.1-t2v-1.3b"), "ulysses"),
+        (("--parallel", "hsdp2"), "not over hsdp"),
+        (("--size", "1x1"), "--size"),
+    ],
+)
+def test_what_no_device_can_build_is_refused_before_an_unknown_one_is_measured(
+    words, said, tmp_path
+):
+    (tmp_path / "nothing" / "hardware").mkdir(parents=True)
+    process = command(tmp_path / "nothing", tmp_path / "out", *words)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2, errors
+    assert said in errors
+    assert "a quick bench" not in errors
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_setup_tells_configurations_apart():
     assert setup_id({"a": 1, "b": [2]}) == setup_id({"b": [2], "a": 1})
     assert setup_id({"a": 1}) != setup_id({"a": 2})

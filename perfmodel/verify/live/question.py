@@ -169,13 +169,8 @@ def ask(session: Session, config: ParallelConfig, scale: int = 1) -> Question:
     Raises:
         BadInput: a family or a degree that cannot be built here, or a scale that leaves nothing.
     """
-    job, model = session.job, session.model
-    problems = [
-        *_unbuildable(model, config),
-        *([_bad_scale(scale)] if scale < 1 else []),
-    ]
-    if problems:
-        raise BadInput(*problems)
+    job = session.job
+    refuse_unbuildable(session.model, config, *([_bad_scale(scale)] if scale < 1 else []))
     compiled = job.behaviour.compiled or job.behaviour.fused_blocks
     if scale > 1:
         job = reduced(session, config, scale)
@@ -239,22 +234,28 @@ def _narrow(spec: TransformerSpec, config: ParallelConfig, scale: int) -> Transf
     )
 
 
-def _unbuildable(model: ModelSpec, config: ParallelConfig) -> list[Problem]:
-    problems = []
+def refuse_unbuildable(model: ModelSpec, config: ParallelConfig | None, *more: Problem) -> None:
+    """Refuse a family, or a degree of a configuration, that has no block here.
+
+    Raises:
+        BadInput: all of them, and `more`.
+    """
+    problems = list(more)
     if model.family not in FAMILIES:
         message = (
             f"--live builds blocks of {', '.join(FAMILIES)}, not of {model.family} "
             f"({model.slug}); try --model cosmos3-nano, or --serve with the real model"
         )
         problems.append(Problem("live-family", message, "--model", model.slug, FAMILIES))
-    on = [axis for axis in OTHER_AXES if getattr(config, axis) > 1]
-    if on:
+    on = [axis for axis in OTHER_AXES if config and getattr(config, axis) > 1]
+    if config and on:
         message = (
             f"--live divides a block over cfg, ulysses, ring and tp, not over {', '.join(on)}; "
             "leave these out of --parallel, or use --serve"
         )
         problems.append(Problem("live-axis", message, "--parallel", config.config_id))
-    return problems
+    if problems:
+        raise BadInput(*problems)
 
 
 def _bad_scale(scale: int) -> Problem:

@@ -15,7 +15,7 @@ from perfmodel.api import header
 from perfmodel.api.session import Session, open_session
 from perfmodel.calibrate.measure import collectives
 from perfmodel.calibrate.measure.device import Device, device_count, open_device
-from perfmodel.catalog import build_system
+from perfmodel.catalog import build_system, load_device
 from perfmodel.engines import DEFAULT_ENGINE
 from perfmodel.engines.base import problems as broken_rules
 from perfmodel.errors import BadInput, Problem, Refused
@@ -25,9 +25,9 @@ from perfmodel.spec.parallel import ParallelConfig, parse_parallel
 from perfmodel.spec.workload import Options, Workload
 from perfmodel.verify.live import compare, worker
 from perfmodel.verify.live.denoiser import Size
-from perfmodel.verify.live.machine import known_device, software
+from perfmodel.verify.live.machine import Known, known_device, software
 from perfmodel.verify.live.mesh import ranks_of
-from perfmodel.verify.live.question import Question, ask, pick
+from perfmodel.verify.live.question import Question, ask, pick, refuse_unbuildable
 from perfmodel.verify.live.store import LiveStore, Row
 from perfmodel.verify.live.vae_slice import Slice
 
@@ -38,6 +38,8 @@ BUSY_FRAC = 0.3
 TORCH_ATTENTION = "TORCH_SDPA"
 DEVICE_RULES = ("attention", "device-")
 """Rules that say where the engine runs: what is built here is torch's own."""
+STAND_IN = "h100-sxm"
+"""Device of the catalogue that stands for any other in what does not depend on the device."""
 
 Progress = Callable[[str, int], None]
 """(outcome of an operator, operators so far)."""
@@ -99,20 +101,10 @@ def live(
     if threads:
         torch.set_num_threads(threads)
     _check_devices(ranks, opened)
+    # What no device can build is refused before an unknown one is measured for a minute.
+    _question(request, Known(load_device(STAND_IN), None), config, ranks, opened)
     known = known_device(opened, request.out, ranks, threads or 1, request.fit, say)
-    nodes = max(ranks // int(os.environ.get("LOCAL_WORLD_SIZE", ranks)), 1)
-    named = nodes if nodes > 1 else None
-    system = build_system(known.device, count=ranks // nodes, nodes=named)
-    options = _options(request.options or Options(), opened)
-    session = open_session(
-        request.workload, system, engine=request.engine, options=options, fit=known.fit
-    )
-    config = config or pick(session, ranks, DEVICE_RULES)
-    refuse_illegal(session, config)
-    if opened.is_cpu:
-        session = unthrottled(session)
-    scale = request.scale or (CPU_SCALE if opened.is_cpu else 1)
-    question = ask(session, config, scale)
+    session, question = _question(request, known, config, ranks, opened)
     plan = _plan(request, question, opened, threads)
     before = len(LiveStore(plan.path, plan.setup).rows)
     rank = _measure(plan, progress)
@@ -120,6 +112,30 @@ def live(
         return None
     rows = list(LiveStore(plan.path, plan.setup).rows.values())
     return _answer(session, question, plan, rows, opened, before)
+
+
+def _question(
+    request: LiveRequest, known: Known, config: ParallelConfig | None, ranks: int, opened: Device
+) -> tuple[Session, Question]:
+    """What is built on `ranks` devices that are described as `known`.
+
+    Raises:
+        BadInput, Refused: unknown names, what cannot be built, an illegal configuration.
+    """
+    nodes = max(ranks // int(os.environ.get("LOCAL_WORLD_SIZE", ranks)), 1)
+    named = nodes if nodes > 1 else None
+    system = build_system(known.device, count=ranks // nodes, nodes=named)
+    options = _options(request.options or Options(), opened)
+    session = open_session(
+        request.workload, system, engine=request.engine, options=options, fit=known.fit
+    )
+    refuse_unbuildable(session.model, config)
+    config = config or pick(session, ranks, DEVICE_RULES)
+    refuse_illegal(session, config)
+    if opened.is_cpu:
+        session = unthrottled(session)
+    scale = request.scale or (CPU_SCALE if opened.is_cpu else 1)
+    return session, ask(session, config, scale)
 
 
 def _started(request: LiveRequest) -> int:
