@@ -523,17 +523,17 @@ def test_sglang_gathers_keys_alone():
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ("--num-gpus 8 --ulysses-degree 4 --enable-cfg-parallel", "cfg2_usp4"),
-        ("--num-gpus 8 --sp-degree 8", "usp8"),
-        ("--num-gpus 8 --sp-degree 8 --ulysses-degree 4 --ring-degree 2", "usp4_ring2"),
-        ("--num-gpus 8", "cfg2_usp4"),
-        ("--num-gpus 8 --enable-cfg-parallel false", "usp8"),
-        ("--num-gpus 8 --cfg-parallel-size 1", "usp8"),
-        ("--num-gpus 8 --cfg-parallel-size 4 --enable-cfg-parallel", "agkv2_cfg4"),
-        ("--num-gpus 8 --tp-size 4", "cfg2_tp4"),
-        ("--num-gpus 8 --dp-size 2 --ring-degree 4", "ring4_dp2"),
-        ("--num-gpus 2", "cfg2"),
-        ("--num-gpus 2 --sp-degree 2", "agkv2"),
+        ("--num-gpus 8 --ulysses-degree 4 --enable-cfg-parallel", "cfg2_usp4_vaepp8"),
+        ("--num-gpus 8 --sp-degree 8", "usp8_vaepp8"),
+        ("--num-gpus 8 --sp-degree 8 --ulysses-degree 4 --ring-degree 2", "usp4_ring2_vaepp8"),
+        ("--num-gpus 8", "cfg2_usp4_vaepp8"),
+        ("--num-gpus 8 --enable-cfg-parallel false", "usp8_vaepp8"),
+        ("--num-gpus 8 --cfg-parallel-size 1", "usp8_vaepp8"),
+        ("--num-gpus 8 --cfg-parallel-size 4 --enable-cfg-parallel", "agkv2_cfg4_vaepp8"),
+        ("--num-gpus 8 --tp-size 4", "cfg2_tp4_vaepp8"),
+        ("--num-gpus 8 --dp-size 2 --ring-degree 4", "ring4_dp2_vaepp4"),
+        ("--num-gpus 2", "cfg2_vaepp2"),
+        ("--num-gpus 2 --sp-degree 2", "agkv2_vaepp2"),
         ("--num-gpus 1", "single"),
     ],
 )
@@ -547,6 +547,29 @@ def test_sglang_divides_no_branches_of_a_model_that_runs_one():
     launch = "sglang serve --model-path black-forest-labs/FLUX.1-dev --num-gpus 4"
     found = engines.engine("sglang-diffusion").read_launch(launch.split())
     assert found.parallel == config("usp4")
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "patch"),
+    [
+        ("Wan-AI/Wan2.2-T2V-A14B-Diffusers", "", 4),
+        ("Wan-AI/Wan2.2-T2V-A14B-Diffusers", "--vae-config.use-parallel-decode false", 1),
+        ("Wan-AI/Wan2.2-T2V-A14B-Diffusers", "--vae-config.use-parallel-decode true", 4),
+        ("Wan-AI/Wan2.2-T2V-A14B-Diffusers", "--dp-size 2", 2),
+        ("Wan-AI/Wan2.2-T2V-A14B-Diffusers", "--num-frames 1", 1),
+        ("nvidia/Cosmos3-Nano", "", 4),
+        ("hunyuanvideo-community/HunyuanVideo", "", 4),
+        ("Lightricks/LTX-2", "", 4),
+        ("nvidia/Cosmos3-Super-Text2Image", "", 1),
+        ("black-forest-labs/FLUX.1-dev", "", 1),
+        ("Qwen/Qwen-Image", "", 1),
+        ("no/catalogued-model", "", 1),
+    ],
+)
+def test_sglang_decodes_videos_on_all_ranks_unless_told_otherwise(model, flags, patch):
+    launch = f"sglang serve --model-path {model} --num-gpus 4 {flags}"
+    found = engines.engine("sglang-diffusion").read_launch(launch.split())
+    assert found.parallel.vae_patch == patch
 
 
 @pytest.mark.parametrize(

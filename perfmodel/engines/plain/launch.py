@@ -32,7 +32,7 @@ class Grammar:
         models: flag to catalogue ids by its values; it says more than the path of a checkpoint.
         request: flag to a field of `Workload`; ``size`` holds width and height.
         hints: flag whose value is not read to the flag of this program that says the same.
-        settle: completes the degrees as the engine does, from them and the model.
+        settle: completes the degrees as the engine does, from them, the model and the request.
     """
 
     engine: str
@@ -45,7 +45,7 @@ class Grammar:
     models: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     request: Mapping[str, str] = field(default_factory=dict)
     hints: Mapping[str, str] = field(default_factory=dict)
-    settle: Callable[[dict[str, int], str], None] | None = None
+    settle: Callable[[dict[str, int], str, Mapping[str, float]], None] | None = None
 
 
 def read(grammar: Grammar, argv: Sequence[str]) -> Launch:
@@ -75,7 +75,7 @@ def read(grammar: Grammar, argv: Sequence[str]) -> Launch:
     if problems:
         raise BadInput(*problems)
     if grammar.settle:
-        grammar.settle(degrees, model or path)
+        grammar.settle(degrees, model or path, request)
     gpus = degrees.pop("num_gpus", None) or _processes(grammar, words)
     parallel = _parallel(degrees, gpus)
     check_ranks(parallel)
@@ -165,10 +165,11 @@ def _processes(grammar: Grammar, words: Sequence[str]) -> int | None:
 
 
 def _parallel(degrees: Mapping[str, int], processes: int | None) -> ParallelConfig:
-    """Degrees with what follows from the ranks: -1 stands for all that the launcher starts."""
+    """Degrees with what follows from the ranks: -1 stands for all of them (of a replica's VAE)."""
     stated = {k: v for k, v in degrees.items() if v > 0 and not k.startswith(("vae", "hsdp"))}
     ranks = processes or replace(ParallelConfig(), **stated).world_size  # type: ignore[arg-type]
-    filled = {key: ranks if value == -1 else value for key, value in degrees.items()}
+    every = {"vae_patch": max(ranks // degrees.get("dp", 1), 1)}
+    filled = {k: every.get(k, ranks) if value == -1 else value for k, value in degrees.items()}
     if filled.get("hsdp", 1) == 1:
         filled.pop("hsdp_replicate", None)
     elif "hsdp_replicate" not in filled and ranks > filled["hsdp"]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfmodel.engines.base import Commands, Context, Launch
 from perfmodel.engines.plain.commands import PROMPT, REPEATS, is_image, output_name, shell
 from perfmodel.engines.plain.launch import Grammar, read
 from perfmodel.errors import BadInput, Problem
 from perfmodel.spec.parallel import ParallelConfig
+
+if TYPE_CHECKING:
+    from perfmodel.spec.model import ModelSpec
 
 PORT = 30000
 POLL_S = 0.2
@@ -179,8 +182,31 @@ def read_launch(argv: Sequence[str]) -> Launch:
     return read(grammar, argv)
 
 
-def _settle(degrees: dict[str, int], model: str) -> None:
+PARALLEL_VAES = ("wan", "hunyuanvideo", "hunyuanvideo15", "ltx", "ltx2", "minimax_h3")
+"""VAEs that all ranks of a replica decode together unless told otherwise.
+
+Source: https://pypi.org/project/sglang/0.5.23/ ``configs/models/vaes/base.py``
+``should_use_spatial_shard_parallel_decode``: ``use_parallel_decode`` is on, and the mode ``auto``
+cuts bands for the configurations that prefer it (Wan, HunyuanVideo, LTX), which a single image is
+too small for (4,096 latent positions a rank); HunyuanVideo and MiniMax-H3 ask for tiles.
+"""
+
+
+def _settle(degrees: dict[str, int], model: str, request: Mapping[str, float]) -> None:
     """Complete the degrees as sglang 0.5.23 does.
+
+    Raises:
+        BadInput: degrees that the server refuses.
+    """
+    spec = _spec(model)
+    _settle_ranks(degrees, spec)
+    usual = 1 if spec is None else next(iter(spec.tasks.values())).frames
+    if spec is not None and spec.vae.kind in PARALLEL_VAES and request.get("frames", usual) > 1:
+        degrees.setdefault("vae_patch", -1)
+
+
+def _settle_ranks(degrees: dict[str, int], spec: ModelSpec | None) -> None:
+    """Complete the degrees of the transformer.
 
     Source: ``runtime/server_args/server_args.py`` of its wheel, ``_adjust_parallelism`` and
     ``_validate_parallelism``: guided models halve the GPUs by guidance branch where no sequence
@@ -194,7 +220,7 @@ def _settle(degrees: dict[str, int], model: str) -> None:
     ranks = degrees.get("tp", 1) * degrees.get("dp", 1)
     split = any(key in degrees for key in ("ulysses", "ring", "allgather"))
     free = gpus is not None and gpus >= 2 and gpus % (2 * ranks) == 0
-    if free and sp is None and not split and "cfg" not in degrees and _guided(model):
+    if free and sp is None and not split and "cfg" not in degrees and _guided(spec):
         degrees["cfg"] = 2
     ranks *= degrees.get("cfg", 1)
     if sp is None and gpus is not None:
@@ -214,13 +240,19 @@ def _settle(degrees: dict[str, int], model: str) -> None:
         raise BadInput(Problem("launch-value", message, field="--parallel", value=str(sp)))
 
 
-def _guided(model: str) -> bool:
-    """Whether requests of the model run two branches when they do not say."""
+def _spec(model: str) -> ModelSpec | None:
+    """The model of the catalogue; None for one that is not in it."""
     from perfmodel import catalog
 
     try:
-        spec = catalog.load_model(model)
+        return catalog.load_model(model)
     except BadInput:
+        return None
+
+
+def _guided(spec: ModelSpec | None) -> bool:
+    """Whether requests of the model run two branches when they do not say."""
+    if spec is None:
         return False
     default = next(iter(spec.tasks.values()))
     return default.guidance > 1 and not spec.transformer.guidance_embedded
