@@ -35,13 +35,16 @@ def test_each_replica_takes_a_request():
     )  # fmt: skip
     alone = predict_record(record).predicted_ms
     busy = record.model_copy(update={"concurrency": 4, "num_outputs": 4})
-    assert predict_record(busy).predicted_ms == alone
+    # Replicas compute beside one another; the server writes their images one by one.
+    bounds = predict_record(busy)
+    file_ms = bounds.answer.prediction.stages_ms.video_encode
+    together_ms = bounds.predicted_ms["client"] - 2.25 * file_ms
+    assert together_ms == pytest.approx(alone["client"])
     # Two for each: between one after the other of a wave, and a queue that never empties.
     queued = predict_record(record.model_copy(update={"concurrency": 8, "num_outputs": 8}))
-    assert queued.predicted_ms["client"] == pytest.approx(1.75 * alone["client"])
-    bounds = predict_record(busy)
-    assert queued.low_ms["client"] == pytest.approx(1.5 * bounds.low_ms["client"])
-    assert queued.high_ms["client"] == pytest.approx(2 * bounds.high_ms["client"])
+    waited_ms = queued.predicted_ms["client"] - bounds.predicted_ms["client"]
+    assert waited_ms == pytest.approx(0.75 * alone["client"])
+    assert queued.predicted_ms["client"] > bounds.predicted_ms["client"] > alone["client"]
     stages = busy.model_copy(update={"measured_ms": {"denoise": 1.0}})
     waiting = stages.model_copy(update={"concurrency": 8, "num_outputs": 8})
     assert predict_record(waiting).predicted_ms == predict_record(stages).predicted_ms

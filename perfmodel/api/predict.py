@@ -70,6 +70,7 @@ def predict(
     fit: Path | None = None,
     strict: bool = False,
     ran: bool = False,
+    host: str | None = None,
 ) -> PredictAnswer:
     """Predict one configuration.
 
@@ -87,13 +88,16 @@ def predict(
         strict: refuse priors.
         ran: the configuration was measured, so that only what leaves nothing to predict is refused
             (`INDISPENSABLE`); the other rules it breaks become warnings.
+        host: the machine behind published runs that measured it, where it has terms of its own.
 
     Raises:
         Refused: the configuration is illegal; all reasons.
         BadInput, MissingData: see `perfmodel.errors`.
     """
     config, workload, options = asked_configuration(parallel, launch, engine, workload, options)
-    session = open_session(workload, system, engine=engine, options=options, fit=fit, strict=strict)
+    session = open_session(
+        workload, system, engine=engine, options=options, fit=fit, strict=strict, host=host
+    )
     session = settled(session, Layouts.of([config]))
     found = problems(session.engine.rules(), session.context, config)
     if ran:

@@ -73,6 +73,7 @@ def open_session(
     options: Options | None = None,
     fit: Path | None = None,
     strict: bool = False,
+    host: str | None = None,
     resolved: Session | None = None,
 ) -> Session:
     """Resolve a question.
@@ -84,6 +85,7 @@ def open_session(
         options: choices that hold for all candidates.
         fit: calibration file to use instead of the shipped one.
         strict: refuse where a prior would be used (MissingData).
+        host: a machine behind published runs, whose terms win over the engine's.
         resolved: a session whose engine, model and machine are taken over.
 
     Raises:
@@ -104,7 +106,7 @@ def open_session(
     machine, spread, fit_id = (
         (resolved.job.machine, resolved.job.spread, resolved.fit_id)
         if resolved
-        else _machine(system, behaviour, own, strict=strict)
+        else _machine(system, behaviour, own, host, strict=strict)
     )
     behaviour, spread = with_cache(behaviour, machine, spread)
     job = Job(
@@ -142,7 +144,12 @@ def _own_fit(path: Path, system: System) -> tuple[dict[str, Any], System]:
 
 
 def _machine(
-    system: System, behaviour: Behaviour, own: dict[str, Any] | None, *, strict: bool
+    system: System,
+    behaviour: Behaviour,
+    own: dict[str, Any] | None,
+    host: str | None,
+    *,
+    strict: bool,
 ) -> tuple[Machine, Mapping[str, float], str | None]:
     data = own if own is not None else catalog.load_fit(system.device.id)
     if strict and data is None:
@@ -157,9 +164,12 @@ def _machine(
             )
         )
     terms = catalog.load_terms(behaviour.terms) or {}
-    values = {name: float(entry["value"]) for name, entry in terms.get("terms", {}).items()}
+    entries = dict(terms.get("terms", {}))
+    if host is not None:
+        entries |= catalog.host_terms(behaviour.terms, host)
+    values = {name: float(entry["value"]) for name, entry in entries.items()}
     machine = Machine.build(system.device, Topology.of(system), fit=data, terms=values)
-    fitted = {n for n, e in terms.get("terms", {}).items() if e["provenance"] == "fitted"}
+    fitted = {name for name, entry in entries.items() if entry["provenance"] == "fitted"}
     machine = replace(machine, fitted_terms=frozenset(fitted))
     return machine, terms.get("spread", {}), None if data is None else data.get("fit_id")
 

@@ -20,6 +20,7 @@ from perfmodel.catalog.data import (
     terms_chain,
 )
 from perfmodel.catalog.gpus import Overrides, build_system, parse_gpus, resolve
+from perfmodel.catalog.hosts import host_of, host_terms
 from perfmodel.catalog.lazy import load_system
 
 __all__ = [
@@ -31,6 +32,8 @@ __all__ = [
     "entries",
     "find",
     "hardware_ids",
+    "host_of",
+    "host_terms",
     "load_device",
     "load_fit",
     "load_model",

@@ -23,6 +23,7 @@ def fit_engines(paths: list[Path], engines: list[str], options: Options, out: Pa
     from perfmodel.calibrate.runs.document import document, write_terms
     from perfmodel.calibrate.runs.evaluations import Evaluations
     from perfmodel.calibrate.runs.fit import fit_runs
+    from perfmodel.calibrate.runs.hosts import fit_hosts, host_line
     from perfmodel.calibrate.runs.report import report_lines
     from perfmodel.calibrate.runs.spreads import requests
 
@@ -40,7 +41,10 @@ def fit_engines(paths: list[Path], engines: list[str], options: Options, out: Pa
     for line in report_lines(fit, found):
         typer.echo(line)
     for one in fit.files:
-        path, older = write_terms(document(fit, one, found, paths), out)
+        hosts = fit_hosts(one.file, cases, fit.values)
+        for host in hosts:
+            typer.echo(host_line(host))
+        path, older = write_terms(document(fit, one, found, paths, hosts), out)
         if older is not None:
             _say(f"the fit that was there is kept as {older}")
         _say(f"wrote {path}")

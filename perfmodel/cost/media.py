@@ -1,4 +1,4 @@
-"""Encoding of frames to a container on the host CPU: a start-up time and pixels per second."""
+"""Turning frames into a file on the host CPU: a start-up time and pixels per second."""
 
 from __future__ import annotations
 
@@ -15,16 +15,24 @@ PARAMETERS = (
 )
 
 
+RATES = {
+    "h264": "media_pixels_per_s",
+    "png": "png_pixels_per_s",
+    "float": "float_pixels_per_s",
+}
+"""Term that holds the rate of each codec; ``float``: fp32 frames to bytes, before an encoder."""
+
+
 def cost_media(op: Media, machine: Machine) -> Costed:
-    """Cost of one file; the engine term ``media_pixels_per_s`` wins over a bench of this host."""
-    law = machine.laws.get(f"media/{op.codec}")
-    if law is not None and "media_pixels_per_s" not in machine.terms:
+    """Cost of one file; the engine's term of the codec (`RATES`) wins over a bench of this host."""
+    law, term = machine.laws.get(f"media/{op.codec}"), RATES[op.codec]
+    if law is not None and term not in machine.terms:
         values, provenance = values_of(PARAMETERS, law), law.provenance
         rate, start_s = values["pixels_per_s"], values["start_s"]
     else:
-        rate = machine.term("media_pixels_per_s", 1e8)
-        start_s = machine.term("media_start_s", 0.02)
-        provenance = machine.term_provenance("media_pixels_per_s")
+        rate = machine.term(term)
+        start_s = machine.term("media_start_s") if op.codec == "h264" else 0.0
+        provenance = machine.term_provenance(term)
     pixels = as_float(op.pixels)
     runs = (np.asarray(op.count) > 0) & (pixels > 0)
     time = (start_s + pixels / rate) * runs

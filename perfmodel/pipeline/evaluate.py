@@ -159,7 +159,8 @@ def _transfer(job: Job, layouts: Layouts) -> Stage:
 
 
 def _file(job: Job, layouts: Layouts) -> Stage:
-    return plain_stage("video_encode", host.encode_output(job.shape), layouts, job.machine)
+    ops = host.encode_output(job.shape, from_float=job.behaviour.encodes_float_frames)
+    return plain_stage("video_encode", ops, layouts, job.machine)
 
 
 def _decoded(job: Job, layouts: Layouts) -> Stage:

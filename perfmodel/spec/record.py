@@ -34,6 +34,7 @@ class RunRecord(BaseModel):
         measured_ms: milliseconds by what was measured (``e2e``, ``denoise``, ``vae_decode``...).
         peak_memory_mib: per GPU; `memory_kind` reserved (torch) or driver.
         sweep: records that differ only in `parallel` share it; `sweep_of` the stage to compare.
+        latency_of: which of the requests in flight a latency is of.
         forwards: transformer forwards of the request, where not steps x branches.
         cache_skip: share of the forwards that a step cache skipped.
         attention_density: share of the query-key products that a sparse attention computed.
@@ -66,6 +67,7 @@ class RunRecord(BaseModel):
     cfg: bool | None = None
     num_outputs: int | None = None
     concurrency: int | None = None
+    latency_of: Literal["mean", "last"] | None = None
     dtype: str | None = None
     attention_backend: str | None = None
     compile: bool | None = None

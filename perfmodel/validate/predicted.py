@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from perfmodel.api.predict import predict
-from perfmodel.api.session import open_session
 from perfmodel.errors import PerfmodelError
 from perfmodel.report.answer import PredictAnswer
 from perfmodel.spec.record import RunRecord
 from perfmodel.units import GIB, MIB, MS_PER_S
-from perfmodel.validate.questions import GENERIC_ENGINE, Question, Skip, question, replicas
+from perfmodel.validate.questions import GENERIC_ENGINE, Question, Skip, question
 from perfmodel.validate.timers import StageTimers, timers_of
+from perfmodel.validate.waiting import waited
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,7 @@ def _answer(asked: Question) -> PredictAnswer:
         engine=asked.engine,
         options=asked.options,
         ran=True,
+        host=asked.host,
     )
 
 
@@ -95,23 +96,9 @@ def _by_key(
         to_result=_stops_before_the_file(asked),
         timers=timers,
     )
-    waits = _queue(record, end)
-    return {
-        key: value * (waits if key in ("client", "e2e") else 1.0)
-        for key, value in result.items()
-        if record.steps is not None or key not in WHOLE
-    }
-
-
-def _queue(record: RunRecord, end: str) -> float:
-    """Times of a request that a client waits when more are in flight than replicas take.
-
-    Formula: with ``w = ceil(in flight / replicas)`` requests for each, between ``(w + 1) / 2`` (one
-        wave, sent at once) and ``w`` (a new request for each that is done); the middle of both.
-    """
-    each = -(-(record.concurrency or 1) // replicas(record))
-    wave, steady = (each + 1) / 2, float(each)
-    return {"low": wave, "high": steady}.get(end, (wave + steady) / 2)
+    behaviour = asked.session().behaviour
+    result = waited(record, behaviour, result, stages.video_encode or 0.0, end)
+    return {k: v for k, v in result.items() if record.steps is not None or k not in WHOLE}
 
 
 WHOLE = ("denoise", "e2e", "server", "client", "stage_gen", "pipeline_forward", "generation")
@@ -161,13 +148,13 @@ def rank_forwards(forwards: int, cfg: int) -> int:
 
 def _stops_before_the_file(asked: Question) -> bool:
     """Whether this engine's published end-to-end time ends before the file is written."""
-    session = open_session(asked.workload, asked.system, engine=asked.engine, options=asked.options)
+    session = asked.session()
     return session.behaviour.time_ends == "result"
 
 
 def client_overhead_ms(asked: Question) -> float:
     """What an HTTP client sees beyond the server's own time."""
-    session = open_session(asked.workload, asked.system, engine=asked.engine, options=asked.options)
+    session = asked.session()
     return session.job.machine.term("client_overhead_s", 0.0) * MS_PER_S
 
 

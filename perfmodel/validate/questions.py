@@ -8,6 +8,7 @@ from functools import cache
 from pydantic import ValidationError
 
 from perfmodel import catalog
+from perfmodel.api.session import Session, open_session
 from perfmodel.catalog.problems import problems_of
 from perfmodel.engines import engine_names
 from perfmodel.engines.sources import day_of_source
@@ -122,6 +123,7 @@ class Question:
 
     Attributes:
         assumed: fields that the record leaves open.
+        host: the machine that ran it, where it has terms of its own.
     """
 
     workload: Workload
@@ -130,6 +132,17 @@ class Question:
     options: Options
     parallel: ParallelConfig
     assumed: tuple[str, ...]
+    host: str | None = None
+
+    def session(self) -> Session:
+        """The question resolved."""
+        return open_session(
+            self.workload,
+            self.system,
+            engine=self.engine,
+            options=self.options,
+            host=self.host,
+        )
 
 
 @cache
@@ -174,6 +187,7 @@ def question(record: RunRecord, *, engine: str | None = None) -> Question:
         options=_options(record, parallel, assumed),
         parallel=parallel,
         assumed=tuple(assumed),
+        host=catalog.host_of(record.engine, record.source, record.gpu),
     )
 
 

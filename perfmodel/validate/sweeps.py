@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from perfmodel.api.session import open_session
 from perfmodel.pipeline.evaluate import evaluate
 from perfmodel.pipeline.uncertainty import difference_halfwidth_s
 from perfmodel.report.validate_answer import SweepRow, SweepSummary
@@ -72,7 +71,7 @@ def _row(
 def _tied(pick: Predicted, best: Predicted) -> bool:
     """Whether the model calls the two configurations a tie."""
     asked = pick.question
-    session = open_session(asked.workload, asked.system, engine=asked.engine, options=asked.options)
+    session = asked.session()
     both = evaluate(session.job, Layouts.of([pick.question.parallel, best.question.parallel]))
     margin = difference_halfwidth_s(both, np.array([1]), np.array([0]))[0, 0]
     return bool(abs(both.latency_s[1] - both.latency_s[0]) <= margin)

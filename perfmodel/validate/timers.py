@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfmodel.api.session import open_session
 from perfmodel.engines.base import Behaviour
 from perfmodel.pipeline.evaluate import COPYING, evaluate
 from perfmodel.pipeline.lines import Stage
@@ -65,7 +64,7 @@ class StageTimers:
 
 def timers_of(asked: Question) -> StageTimers:
     """The timers of the engine that a record ran on."""
-    session = open_session(asked.workload, asked.system, engine=asked.engine, options=asked.options)
+    session = asked.session()
     layouts = Layouts.of([asked.parallel])
     return stage_timers(session.behaviour, lambda: evaluate(session.job, layouts).stages)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from perfmodel import catalog
-from perfmodel.api.session import open_session
 from perfmodel.engines.base import Behaviour, problems
 from perfmodel.errors import PerfmodelError
 from perfmodel.pipeline.evaluate import BUILDERS, Job, composed
@@ -21,6 +20,7 @@ from perfmodel.units import MS_PER_S
 from perfmodel.validate.predicted import WHOLE, by_key, rank_forwards
 from perfmodel.validate.questions import Question, Skip, question
 from perfmodel.validate.timers import stage_timers
+from perfmodel.validate.waiting import waited
 
 STAGE_KEYS = ("vae_encode", "vae_decode")
 STEP_KEYS = ("denoise", "denoise_per_step", "transformer_forward")
@@ -62,6 +62,7 @@ class Case:
         own: names of the terms that each of them states itself.
         targets: measured seconds by key: stages, then the whole request.
         question: what is alike in repeated measurements of one configuration.
+        host: the machine that ran it, where it has terms of its own; `host_terms` their values.
         stages: each stage as it was costed first and last.
     """
 
@@ -72,6 +73,8 @@ class Case:
     own: tuple[frozenset[str], ...]
     targets: Mapping[str, float]
     question: str
+    host: str | None = None
+    host_terms: Mapping[str, float] = field(default_factory=dict)
     stages: dict[str, tuple[Costed, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -92,8 +95,8 @@ class Case:
         return self.chain[0]
 
     def terms(self, values: Values) -> dict[str, float]:
-        """Terms of this run with those of `values` for its engine."""
-        return {**self.job.machine.terms, **values.get(self.file, {})}
+        """Terms of this run with those of `values` for its engine, and of its host."""
+        return {**self.job.machine.terms, **values.get(self.file, {}), **self.host_terms}
 
     def outcome(self, terms: Mapping[str, float], fitted: frozenset[str] | None = None) -> Outcome:
         """Evaluate the run.
@@ -118,6 +121,8 @@ class Case:
             to_result=job.behaviour.time_ends == "result",
             timers=stage_timers(job.behaviour, lambda: evaluation.stages),
         )
+        encode_ms = float(evaluation.stages["video_encode"].total_s[0]) * MS_PER_S
+        milliseconds = waited(self.record, job.behaviour, milliseconds, encode_ms, "mid")
         logs = tuple(float(np.log(milliseconds[key] / MS_PER_S)) for key in self.targets)
         return Outcome(logs, math.nan if fitted is None else float(parts_frac(evaluation)[0]))
 
@@ -165,7 +170,7 @@ def cases_of(records: Iterable[RunRecord]) -> list[Case]:
 def _case(record: RunRecord) -> Case:
     asked = question(record)
     layouts = Layouts.of([asked.parallel])
-    session = open_session(asked.workload, asked.system, engine=asked.engine, options=asked.options)
+    session = asked.session()
     found = problems(session.engine.rules(), session.context, asked.parallel)
     errors = [problem.message for problem in found if problem.severity == "error"]
     if errors:
@@ -180,7 +185,14 @@ def _case(record: RunRecord) -> Case:
         own=own,
         targets=_targets(record, session.behaviour),
         question=_alike(record, asked),
+        host=asked.host,
+        host_terms=_values(chain[0], asked.host),
     )
+
+
+def _values(file: str, host: str | None) -> dict[str, float]:
+    entries = {} if host is None else catalog.host_terms(file, host)
+    return {name: float(entry["value"]) for name, entry in entries.items()}
 
 
 def _targets(record: RunRecord, behaviour: Behaviour) -> dict[str, float]:

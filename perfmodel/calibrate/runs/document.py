@@ -12,6 +12,7 @@ from typing import Any
 from perfmodel import catalog
 from perfmodel.calibrate.fitfile import DIGITS, ID_LENGTH, today, tool_versions
 from perfmodel.calibrate.runs.fit import FittedFile, FittedTerm, RunFit
+from perfmodel.calibrate.runs.hosts import HostFit, with_hosts
 from perfmodel.calibrate.runs.spreads import Requests, spreads
 from perfmodel.calibrate.runs.terms import engines_under, entry
 from perfmodel.errors import BadInput, Problem
@@ -21,7 +22,11 @@ SPREADS_OF_RUNS = ("run", "parts")
 
 
 def document(
-    fit: RunFit, one: FittedFile, found: Requests, paths: Sequence[Path]
+    fit: RunFit,
+    one: FittedFile,
+    found: Requests,
+    paths: Sequence[Path],
+    hosts: Sequence[HostFit] = (),
 ) -> dict[str, Any]:
     """The JSON of an engine's terms: what was there, with this fit in place of an older one."""
     old = catalog.own_terms(one.file)
@@ -38,6 +43,7 @@ def document(
     return {
         **{k: v for k, v in old.items() if k != "fit"},
         "terms": terms,
+        **({"hosts": with_hosts(old["hosts"], hosts)} if "hosts" in old else {}),
         "spread": {**kept, **spreads(found, fit.evaluations, one.file)},
         "fit": _about(fit, one, paths),
     }
