@@ -100,7 +100,7 @@ def test_the_command_prints_a_term_or_all(capsys):
     assert run(["explain"]) == 0
     assert "axis: " in capsys.readouterr().out
     assert run(["explain", "vae", "decode", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["term"] == "vae_decode"
+    assert json.loads(capsys.readouterr().out)["terms"][0]["term"] == "vae_decode"
 
 
 def test_the_command_refuses_in_one_line(capsys):

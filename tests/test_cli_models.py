@@ -23,7 +23,7 @@ def test_list_names_every_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert all(name in out for name in model_ids())
     code, out, _ = run(capsys, "list", "--json")
-    rows = {row["slug"]: row for row in json.loads(out)}
+    rows = {row["slug"]: row for row in json.loads(out)["models"]}
     assert set(rows) == set(model_ids())
     assert rows["cosmos3-nano"]["tasks"][0] == "t2v"
 

@@ -12,6 +12,9 @@ from perfmodel.errors import Problem
 CACHE_SPREAD = "cache"
 """Key of a job's spread: relative 80 % half-width of the denoise time by what a cache skips."""
 
+CACHE_SKIP = "cache_skip"
+"""The option that a prior fills in, and the name under which that is marked as assumed."""
+
 
 @dataclass(frozen=True, slots=True)
 class CachePrior:
@@ -42,16 +45,16 @@ def with_cache(
     if options.cache_method == "none" or options.cache_skip > 0:
         return behaviour, spread
     prior = cache_prior(machine, options.cache_method)
-    known = options.model_copy(update={"cache_skip": prior.skip})
+    known = options.model_copy(update={CACHE_SKIP: prior.skip})
     return (
-        replace(behaviour, options=known, assumed=(*behaviour.assumed, "cache_skip")),
+        replace(behaviour, options=known, assumed=(*behaviour.assumed, CACHE_SKIP)),
         {**spread, CACHE_SPREAD: prior.halfwidth_frac},
     )
 
 
 def cache_warning(behaviour: Behaviour, machine: Machine) -> list[Problem]:
     """A line when the ratio of a step cache is a prior."""
-    if "cache_skip" not in behaviour.assumed:
+    if CACHE_SKIP not in behaviour.assumed:
         return []
     method = behaviour.options.cache_method
     prior = cache_prior(machine, method)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from perfmodel import engines
 from perfmodel.api.caches import cache_warning
+from perfmodel.api.command import spec
 from perfmodel.api.session import Session
 from perfmodel.engines.base import Version
 from perfmodel.errors import Problem
@@ -59,14 +60,11 @@ def workload_info(session: Session) -> WorkloadInfo:
 def system_info(session: Session) -> SystemInfo:
     """The machine."""
     system = session.system
-    spec = f"{system.num_gpus}x{system.device.id}"
-    if system.nodes > 1:
-        spec = f"{system.nodes}x{system.gpus_per_node}x{system.device.id}"
     return SystemInfo(
         device=system.device.id,
         title=system.device.title,
         label=system.label,
-        spec=spec,
+        spec=spec(system),
         num_gpus=system.num_gpus,
         nodes=system.nodes,
         gpus_per_node=system.gpus_per_node,
@@ -173,35 +171,6 @@ def provenance(session: Session) -> dict[str, str]:
         "fit": f"{session.system.device.id}@{session.fit_id}" if session.fit_id else fit,
         "rules": f"{session.behaviour.engine} {session.behaviour.version}",
     }
-
-
-def command_line(session: Session, command: str, extra: Mapping[str, object]) -> str:
-    """The command that gives this answer again, with every default written out."""
-    shape, info = session.job.shape, system_info(session)
-    options = session.behaviour.options
-    parts = [
-        "perfmodel",
-        command,
-        f"--gpus {info.spec}",
-        f"--model {session.model.slug}",
-        f"--task {shape.task}",
-        f"--size {int(shape.width)}x{int(shape.height)}",
-        f"--frames {int(shape.frames)}",
-        f"--fps {shape.fps:g}",
-        f"--steps {shape.request_steps}",
-        f"--guidance {shape.guidance:g}",
-        f"--text-tokens {int(shape.text_tokens)}",
-        f"--batch {int(shape.batch)}",
-        f"--engine {session.behaviour.engine}@{session.behaviour.version.split()[-1]}",
-    ]
-    parts += ["--sound"] if session.workload.sound else []
-    parts += [
-        f"--option {key}={str(value).lower() if isinstance(value, bool) else value}"
-        for key, value in options.model_dump().items()
-        if value is not None
-    ]
-    parts += [f"--{key} {value}" for key, value in extra.items() if value is not None]
-    return " ".join(parts)
 
 
 def answer_id(session: Session, command: str) -> str:

@@ -123,7 +123,9 @@ def _by_gpus(session: Session) -> tuple[Choice, ...]:
     for count in MORE_GPUS:
         if count <= session.system.num_gpus:
             continue
-        system = replace(session.system, num_gpus=count, gpus_per_node=count, nodes=1, warnings=())
+        system = replace(
+            session.system, num_gpus=count, gpus_per_node=count, nodes=1, warnings=(), named={}
+        )
         larger = open_session(
             session.workload,
             system,

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from perfmodel import catalog, engines
 from perfmodel.api import header
-from perfmodel.api.asked import as_options, as_parallel, as_workload
+from perfmodel.api.command import command_line, further, text
+from perfmodel.api.configuration import asked_configuration
 from perfmodel.api.misfit import PHASE_WORDS
 from perfmodel.api.offload import settled
 from perfmodel.api.records import (
     BOUND_WORDS,
-    LOSSY_DTYPES,
     Table,
     low_high_ms,
     operators,
@@ -33,7 +32,7 @@ from perfmodel.pipeline.evaluate import STAGES
 from perfmodel.pipeline.lines import Stage, plain_line
 from perfmodel.report.answer import ParallelInfo, PredictAnswer, Prediction, StageRow
 from perfmodel.spec.hardware import System
-from perfmodel.spec.parallel import Layouts, ParallelConfig, parse_parallel
+from perfmodel.spec.parallel import Layouts, ParallelConfig
 from perfmodel.spec.workload import Options, Workload
 from perfmodel.units import GIB, MS_PER_S, PERCENT, S_PER_HOUR
 
@@ -94,6 +93,7 @@ def predict(
         Refused: the configuration is illegal; all reasons.
         BadInput, MissingData: see `perfmodel.errors`.
     """
+    settings = further(locals())
     config, workload, options = asked_configuration(parallel, launch, engine, workload, options)
     session = open_session(
         workload, system, engine=engine, options=options, fit=fit, strict=strict, host=host
@@ -113,7 +113,7 @@ def predict(
     if price_per_gpu_hour is not None and record.gpu_seconds_per_request is not None:
         hours = record.gpu_seconds_per_request / S_PER_HOUR
         record = record.model_copy(update={"price_per_request": hours * price_per_gpu_hour})
-    return _answer(session, table, record, measured or {}, found)
+    return _answer(session, table, record, found, settings)
 
 
 def predict_all(
@@ -139,81 +139,6 @@ def predict_all(
     columns["peak_memory_gib"] = table.memory.peak_bytes / GIB
     columns["fits"] = table.memory.fits
     return columns
-
-
-def asked_configuration(
-    parallel: str | ParallelConfig | ParallelInfo | None,
-    launch: Sequence[str] | None,
-    engine: str,
-    workload: Workload,
-    options: Options | None,
-) -> tuple[ParallelConfig, Workload, Options]:
-    """The configuration, and what a launch command or an id adds to workload and options.
-
-    Raises:
-        BadInput: a launch command, degrees or an id that cannot be read.
-    """
-    workload, options, parallel = as_workload(workload), as_options(options), as_parallel(parallel)
-    if launch:
-        read = engines.parse_engine(engine)[0].read_launch(launch)
-        options = Options.model_validate({**options.model_dump(), **read.options})
-        if read.model and "model" not in workload.model_fields_set:
-            workload = workload.model_copy(update={"model": read.model})
-        workload = _with_request(workload, read.request)
-        return read.parallel, workload, options
-    if isinstance(parallel, ParallelConfig):
-        return parallel, workload, options
-    config, suffixes = parse_parallel(parallel)
-    for suffix in suffixes:
-        options = _with_suffix(options, suffix)
-    if options.vae_tiling == "on" and config.vae_patch == 1:
-        config = replace(config, vae_tiling=True)
-    return config, workload, options
-
-
-def _with_request(workload: Workload, request: Mapping[str, float]) -> Workload:
-    """The workload with what a launch command states of the request; what was given stays.
-
-    Raises:
-        BadInput: a value out of range.
-    """
-    given = {key: value for key, value in workload.model_dump().items() if value is not None}
-    taken = set(given)
-    if "seconds" in given:
-        taken.add("frames")
-    if {"width", "height"} & taken:
-        taken |= {"width", "height"}
-    new = {key: value for key, value in request.items() if key not in taken}
-    fields = {key: given[key] for key in workload.model_fields_set & set(given)}
-    try:
-        return Workload.model_validate({**fields, **new}) if new else workload
-    except ValidationError as error:
-        raise BadInput(
-            *(
-                Problem(
-                    "launch-value",
-                    f"{part['loc'][0]} {part['input']} of the launch command: {part['msg']}",
-                    field="--parallel",
-                    value=str(part["input"]),
-                )
-                for part in error.errors()
-            )
-        ) from None
-
-
-def _with_suffix(options: Options, suffix: str) -> Options:
-    """Options that an id part such as ``fp8`` or ``offload-layer`` stands for."""
-    name, _, value = suffix.partition("-")
-    change: dict[str, object]
-    if name in LOSSY_DTYPES:
-        change = {"dtype": name}
-    elif name == "cache":
-        change = {"cache_skip": float(value)}
-    elif name == "sparse":
-        change = {"attention_density": float(value)}
-    else:
-        change = {"offload": re.sub("^layer(?!wise)", "layerwise", value)}
-    return Options.model_validate({**options.model_dump(), **change})
 
 
 def _table(session: Session, config: ParallelConfig, overrides: Mapping[str, float]) -> Table:
@@ -259,11 +184,12 @@ def _answer(
     session: Session,
     table: Table,
     record: Prediction,
-    measured: Mapping[str, float],
     found: Sequence[Problem],
+    settings: dict[str, Any],
 ) -> PredictAnswer:
     config = table.evaluation.layouts.row(0)
-    command = header.command_line(session, "predict", {"parallel": table.config_id(0)})
+    measured: Mapping[str, float] = settings.pop("measured") or {}
+    command = command_line(session, "predict", _typed(table, measured, **settings))
     denoise = table.evaluation.stages["denoise"]
     case = int(denoise.index[0])
     bound_s = sum(float(line.roof_s[case]) for line in denoise.lines)
@@ -293,6 +219,25 @@ def _answer(
         answer_id=header.answer_id(session, command),
     )
     return _fit_status(table, answer)
+
+
+def _typed(
+    table: Table,
+    measured: Mapping[str, float],
+    *,
+    parallel: object,
+    launch: object,
+    overrides: object,
+    ran: bool,
+    **settings: object,
+) -> dict[str, object]:
+    """The flags that ask for this prediction; the degrees are those that were read."""
+    return {
+        "parallel": table.config_id(0),
+        "measured": ",".join(f"{name}={text(value)}" for name, value in measured.items()) or None,
+        "set": overrides,
+        **settings,
+    }
 
 
 def _fit_status(table: Table, answer: PredictAnswer) -> PredictAnswer:

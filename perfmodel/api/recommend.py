@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from perfmodel import catalog, engines
 from perfmodel.api import header, misfit
+from perfmodel.api.command import command_line, further
 from perfmodel.api.offload import settled
 from perfmodel.api.records import Table, as_replicas, prediction, with_commands
 from perfmodel.api.session import Session, open_session, refusal
@@ -89,6 +90,7 @@ def recommend(
     Raises:
         BadInput, Refused, MissingData: see `perfmodel.errors`.
     """
+    settings = further(locals())
     session = open_session(workload, system, engine=engine, options=options, fit=fit, strict=strict)
     session = settled(session, _space(session, use_all_gpus))
     found = legality(session, search_space(session))
@@ -97,7 +99,7 @@ def recommend(
     layouts = found.layouts.take(found.legal)
     table = build_table(session, layouts)
     ranked = _rank(table, objective, use_all_gpus, max_latency_ms)
-    answer = _answer(session, found, table, objective)
+    answer = _answer(session, found, table, settings)
     if not ranked.allowed.any():
         return misfit.explain(session, table, answer)
     variants = [ranked]
@@ -140,8 +142,10 @@ def _nothing_legal(session: Session, found: Legality) -> PerfmodelError:
     return refusal(*(problem for problem in reasons if problem.severity == "error"))
 
 
-def _answer(session: Session, found: Legality, table: Table, objective: str) -> Answer:
-    command = header.command_line(session, "recommend", {"objective": objective})
+def _answer(
+    session: Session, found: Legality, table: Table, settings: Mapping[str, object]
+) -> Answer:
+    command = command_line(session, "recommend", settings)
     legal = int(found.legal.sum())
     fitting = int(table.memory.fits.sum())
     rejected = list(found.rejected)
@@ -157,7 +161,7 @@ def _answer(session: Session, found: Legality, table: Table, objective: str) -> 
         workload=header.workload_info(session),
         system=header.system_info(session),
         engine=header.engine_info(session),
-        objective=objective,
+        objective=str(settings["objective"]),
         combinations=Combinations(
             total=len(found.layouts),
             legal=legal,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
+from perfmodel.api.caches import CACHE_SKIP
 from perfmodel.api.session import Session
 from perfmodel.memory import PARTS, PHASES, STATUS, MemoryTable
 from perfmodel.pipeline.evaluate import STAGES, Evaluation
@@ -50,12 +51,16 @@ def parallel_info(config: ParallelConfig) -> ParallelInfo:
     )
 
 
-def id_suffixes(options: Options) -> tuple[str, ...]:
-    """Option parts of a config id: what changes the numbers or the placement."""
+def id_suffixes(options: Options, assumed: Collection[str] = ()) -> tuple[str, ...]:
+    """Option parts of a config id: what changes the numbers or the placement.
+
+    A cache whose ratio is `assumed` goes by its method, so that the id states nothing new.
+    """
     offload = f"offload-{options.offload.replace('layerwise', 'layer')}"
     parts = [] if options.offload in ("none", "auto") else [offload]
     if options.cache_skip:
-        parts.append(f"cache-{options.cache_skip:g}")
+        method = options.cache_method.replace("_", "")
+        parts.append(f"cache-{method if CACHE_SKIP in assumed else f'{options.cache_skip:g}'}")
     if options.attention_density < 1:
         parts.append(f"sparse-{options.attention_density:g}")
     if options.dtype in LOSSY_DTYPES:
@@ -98,9 +103,9 @@ class Table:
 
     def config_id(self, row: int) -> str:
         """Id of a row with its option suffixes."""
-        return config_id(
-            self.evaluation.layouts.row(row), id_suffixes(self.session.behaviour.options)
-        )
+        behaviour = self.session.behaviour
+        suffixes = id_suffixes(behaviour.options, behaviour.assumed)
+        return config_id(self.evaluation.layouts.row(row), suffixes)
 
     def num_gpus(self, row: int) -> int:
         """Devices of a row."""

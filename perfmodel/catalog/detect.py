@@ -52,7 +52,12 @@ def here(overrides: Overrides | None = None) -> System:
         p2p=found.p2p if overrides.p2p is None else overrides.p2p,
     )
     system = build_system(device, count=found.count, nodes=1, overrides=merged)
-    return replace(system, warnings=(*((warning,) if warning else ()), *system.warnings))
+    return replace(
+        system,
+        warnings=(*((warning,) if warning else ()), *system.warnings),
+        named={"gpus": "here"},
+        changed=overrides.flags(),
+    )
 
 
 def detect() -> Found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from perfmodel.catalog.data import entries, find, load_device, simple, unknown_device
 from perfmodel.errors import BadInput, Problem
@@ -35,6 +35,12 @@ class Overrides:
     host_ram_gib: float | None = None
     p2p: bool | None = None
     sockets: int | None = None
+
+    def flags(self) -> dict[str, object]:
+        """What differs from the catalogue, by the name of its flag (``p2p`` has a negative one)."""
+        values = asdict(self)
+        stated = {name: value for name, value in values.items() if value and name != "p2p"}
+        return {**stated, "no_p2p": self.p2p is False}
 
 
 def parse_gpus(text: str, overrides: Overrides | None = None) -> System:
@@ -185,6 +191,7 @@ def build_system(
         link_label=link_label(device),
         warnings=_host_warnings(device, total, per_node, hosts, named=nodes is not None),
         assumed=_assumed(device, overrides, per_node),
+        changed=overrides.flags(),
     )
 
 

@@ -75,7 +75,13 @@ def load_system(path: str | Path, overrides: Overrides | None = None) -> System:
 
         cable_graph(replace(system, links=links))
     warnings = (*((warning,) if warning else ()), *system.warnings)
-    return replace(system, links=links, warnings=warnings)
+    return replace(
+        system,
+        links=links,
+        warnings=warnings,
+        named={"system": label},
+        changed=flags.flags(),
+    )
 
 
 def system_yaml(found: Found) -> str:

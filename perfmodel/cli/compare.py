@@ -71,7 +71,8 @@ def side_by_side(given: Given, varied: dict[str, tuple[str, ...]]) -> CompareAns
     """Every combination of the varied flags, answered and compared."""
     from perfmodel import api
 
-    return api.compare(name_cases([(case, _answer(given, case)) for case in cases(varied)]))
+    answer = api.compare(name_cases([(case, _answer(given, case)) for case in cases(varied)]))
+    return answer.model_copy(update={"command": given.again()})
 
 
 def name_cases(answered: Sequence[Answered]) -> list[Answered]:

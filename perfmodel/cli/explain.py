@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +28,7 @@ def command(
 
     Example: perfmodel explain usp
     """
-    from perfmodel.cli.output import DEFAULT_COLUMNS, put
+    from perfmodel.cli.output import DEFAULT_COLUMNS, put, put_json
     from perfmodel.report.explain_page import explain_page, terms_page
     from perfmodel.report.glossary import explain
     from perfmodel.report.tables import render_text
@@ -37,7 +36,7 @@ def command(
     entries = all_entries()
     found = explain(" ".join(term), entries) if term else entries
     if as_json:
-        put(json.dumps([entry.as_dict() for entry in found], ensure_ascii=False) + "\n")
+        put_json({"terms": [entry.as_dict() for entry in found]})
         return
     page = explain_page(found) if term else terms_page(found)
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"

@@ -85,6 +85,12 @@ REQUEST = (
     Flag("fps", "frames per second of the output", metavar="N", example="24"),
     Flag("steps", "denoise steps", metavar="N", example="35"),
     Flag("guidance", "guidance scale; 1 runs one branch", metavar="X", example="6"),
+    Flag(
+        "forwards",
+        "transformer forwards over all branches, where they are not steps x branches",
+        metavar="N",
+        example="70",
+    ),
     Flag("input-images", "images that condition the request", metavar="N", example="1"),
     Flag("sound", "generate sound as well", "switch"),
     Flag("text-tokens", "prompt length in tokens (512)", metavar="N", example="512"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from perfmodel.cli.flags import Flag, key_of
+from perfmodel.cli.flags import COMMANDS, OUTPUT, Flag, key_of
 from perfmodel.errors import BadInput, Problem
 
 Value = str | bool | tuple[str, ...]
@@ -79,6 +80,15 @@ class Given:
             if flag.key not in SELF and value not in ("", (), False):
                 out[flag.name] = list(value) if isinstance(value, tuple) else _typed(value)
         return yaml.safe_dump(out, sort_keys=False)
+
+    def again(self) -> str:
+        """The command that asks the same, without where its answer goes and how that looks."""
+        from perfmodel.api.command import flag
+
+        asked = [f.key for f in self.flags if f not in (*OUTPUT, *COMMANDS)]
+        words = [w for key in asked if key in self.values for w in flag(key, self.values[key])]
+        launch = ["--parallel", "--", *self.launch] if self.launch else []
+        return shlex.join(["perfmodel", self.command, *words, *launch])
 
 
 def _typed(value: str | bool) -> str | bool | int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perfmodel.cli.output import show_found
 from perfmodel.errors import BadInput, PerfmodelError, Problem
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ def list_devices(json: Json = False) -> None:
     from perfmodel import catalog
     from perfmodel.report.hardware_page import list_page, row_of
 
-    def answer() -> Page | list[dict[str, object]]:
+    def answer() -> Page | dict[str, Any]:
         devices = [catalog.load_device(name) for name in catalog.hardware_ids()]
-        return [row_of(device) for device in devices] if json else list_page(devices)
+        return {"devices": [row_of(one) for one in devices]} if json else list_page(devices)
 
-    _run(answer, json)
+    show_found(answer, json)
 
 
 @app.command("show")
@@ -40,13 +41,13 @@ def show(
     from perfmodel import catalog
     from perfmodel.report.hardware_page import show_page
 
-    def answer() -> Page | dict[str, object]:
+    def answer() -> Page | dict[str, Any]:
         device, warning = catalog.resolve(name)
         if warning is not None:
             typer.echo(warning.line(), err=True)
         return device.model_dump(mode="json", exclude_defaults=True) if json else show_page(device)
 
-    _run(answer, json)
+    show_found(answer, json)
 
 
 @app.command("check")
@@ -56,9 +57,9 @@ def check(
 ) -> None:
     """Read files strictly; every problem is one line with file and field."""
 
-    def answer() -> Page | list[dict[str, object]]:
+    def answer() -> Page | dict[str, Any]:
         problems: list[Problem] = []
-        good: list[dict[str, object]] = []
+        good: list[dict[str, str]] = []
         for path in files:
             try:
                 good.append(_checked(path))
@@ -66,9 +67,11 @@ def check(
                 problems.extend(error.problems)
         if problems:
             raise BadInput(*problems)
-        return good if json else _lines([f"{row['file']}: {row['what']}" for row in good])
+        return (
+            {"files": good} if json else _lines([f"{row['file']}: {row['what']}" for row in good])
+        )
 
-    _run(answer, json)
+    show_found(answer, json)
 
 
 @app.command("detect")
@@ -80,7 +83,7 @@ def detect(
     from perfmodel.catalog.detect import detect as read
     from perfmodel.catalog.machine import system_yaml
 
-    def answer() -> Page | dict[str, object]:
+    def answer() -> Page | dict[str, Any]:
         import dataclasses
 
         found = read()
@@ -90,10 +93,10 @@ def detect(
             return dataclasses.asdict(found) if json else _lines([f"wrote {out}"])
         return dataclasses.asdict(found) if json else _lines(text.splitlines())
 
-    _run(answer, json)
+    show_found(answer, json)
 
 
-def _checked(path: Path) -> dict[str, object]:
+def _checked(path: Path) -> dict[str, str]:
     from perfmodel import catalog
     from perfmodel.catalog.machine import looks_like_machine
 
@@ -116,25 +119,3 @@ def _lines(lines: list[str]) -> Page:
     from perfmodel.report.page import Code, Page
 
     return Page([Code("\n".join(lines))])
-
-
-def _run(answer: object, json: bool) -> None:
-    """Print what `answer` returns; a refusal is its lines, and its exit code."""
-    from json import dumps
-
-    from perfmodel.cli.output import emit_refusal, no_color, put
-    from perfmodel.report.page import Page
-    from perfmodel.report.tables import render_text
-
-    try:
-        found = answer()  # type: ignore[operator]
-    except PerfmodelError as error:
-        raise typer.Exit(emit_refusal(error, json)) from None
-    if isinstance(found, Page):
-        import sys
-
-        color = sys.stdout.isatty() and not no_color()
-        ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
-        put(render_text(found, color=color, ascii_only=ascii_only))
-    else:
-        put(dumps(found, indent=2, ensure_ascii=False) + "\n")

@@ -95,6 +95,7 @@ def read_workload(given: Given) -> Workload:
     wholes = {
         "frames": (1, 10_000),
         "steps": (1, 10_000),
+        "forwards": (1, 40_000),
         "batch": (1, 256),
         "concurrency": (1, 4096),
         "input_images": (0, 64),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perfmodel.errors import BadInput, PerfmodelError, Problem
+from perfmodel.cli.output import show_found
+from perfmodel.errors import BadInput, Problem
 
 if TYPE_CHECKING:
     from perfmodel.report.page import Page
@@ -30,11 +30,11 @@ def list_models(json: Json = False) -> None:
     from perfmodel import catalog
     from perfmodel.report.models_page import list_page
 
-    def answer() -> Page | list[dict[str, Any]]:
+    def answer() -> Page | dict[str, Any]:
         rows = [_row(model) for model in catalog.all_models()]
-        return rows if json else list_page(rows)
+        return {"models": rows} if json else list_page(rows)
 
-    _run(answer, json)
+    show_found(answer, json)
 
 
 @app.command("show")
@@ -53,7 +53,7 @@ def show(
         found = _document(model, _workload(model, size, frames, task))
         return found if json else show_page(found)
 
-    _run(answer, json)
+    show_found(answer, json)
 
 
 @app.command("import")
@@ -77,7 +77,7 @@ def import_model(
         found = _import(path, out)
         return found if json else import_page(found)
 
-    _run(answer, json)
+    show_found(answer, json)
 
 
 def _import(path: Path, out: Path | None) -> dict[str, Any]:
@@ -188,24 +188,3 @@ def _components(model: ModelSpec) -> list[dict[str, Any]]:
         }
         for component in family(model).components(model)
     ]
-
-
-def _run(answer: Callable[[], object], json: bool) -> None:
-    """Print what `answer` returns; a refusal is its lines, and its exit code."""
-    import sys
-    from json import dumps
-
-    from perfmodel.cli.output import emit_refusal, no_color, put
-    from perfmodel.report.page import Page
-    from perfmodel.report.tables import render_text
-
-    try:
-        found = answer()
-    except PerfmodelError as error:
-        raise typer.Exit(emit_refusal(error, json)) from None
-    if isinstance(found, Page):
-        color = sys.stdout.isatty() and not no_color()
-        ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
-        put(render_text(found, color=color, ascii_only=ascii_only))
-    else:
-        put(dumps(found, indent=2, ensure_ascii=False) + "\n")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perfmodel.cli.given import Given
 from perfmodel.cli.values import Collector, choice, refuse, whole
@@ -19,6 +20,7 @@ from perfmodel.errors import BadInput, PerfmodelError, Problem
 
 if TYPE_CHECKING:
     from perfmodel.report.answer import Document, Prediction, ProblemInfo
+    from perfmodel.report.page import Page
     from perfmodel.report.render import Format
 
 DEFAULT_COLUMNS = 100
@@ -207,6 +209,36 @@ def put(text: str, path: Path | None = None) -> None:
         raise unwritable(error) from None
 
 
+def put_json(found: Mapping[str, Any]) -> None:
+    """What was looked up, as a document of its schema version."""
+    from perfmodel.report.asked import SCHEMA_VERSION
+
+    document = {"schema_version": SCHEMA_VERSION, "status": "ok", **found}
+    put(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def show_found(answer: Callable[[], Page | Mapping[str, Any]], as_json: bool) -> None:
+    """Print the page or the document that `answer` finds; a refusal is its lines and exit code.
+
+    Raises:
+        typer.Exit: a refusal, with its exit code.
+    """
+    import typer
+
+    from perfmodel.report.page import Page
+    from perfmodel.report.tables import render_text
+
+    try:
+        found = answer()
+    except PerfmodelError as error:
+        raise typer.Exit(emit_refusal(error, as_json)) from None
+    if isinstance(found, Page):
+        color = sys.stdout.isatty() and not no_color()
+        put(render_text(found, color=color, ascii_only=not _is_utf8(sys.stdout.encoding)))
+    else:
+        put_json(found)
+
+
 def quiet_pipe() -> None:
     """The reader of stdout has gone: send the rest nowhere, also what Python flushes at exit."""
     try:
@@ -267,15 +299,17 @@ def warn(problems: Iterable[Problem | ProblemInfo]) -> None:
 def emit_refusal(error: PerfmodelError, as_json: bool, kind: type[Document] | None = None) -> int:
     """Lines on stderr; with ``--json`` the same as a document on stdout.
 
+    The document is one of `kind`, for commands whose answer has room for problems.
+
     Returns:
         The error's exit code.
     """
     warn(error.problems)
     if as_json:
-        from perfmodel.report.answer import Answer, refusal
+        from perfmodel.report.answer import refusal
 
         try:
-            put(refusal(error, kind or Answer).model_dump_json() + "\n")
+            put(refusal(error, kind).model_dump_json() + "\n")
         except BadInput as unwritten:
             warn(unwritten.problems)
     return error.exit_code

@@ -11,14 +11,20 @@ from perfmodel.cli.flags import COMMANDS, OUTPUT, REJECTED, SEARCH, WORK
 from perfmodel.cli.given import Given
 
 if TYPE_CHECKING:
-    from perfmodel.report.answer import Answer
+    from perfmodel.report.answer import Answer, Document
 
 LIMIT_MISSED = 5
 ANY_ENGINE = "any"
 SERVING_ENGINES: tuple[str, ...] = ("vllm-omni", "sglang-diffusion", "xdit")
 
 
-@flag_command(*WORK, *SEARCH, *REJECTED, *COMMANDS, *OUTPUT)
+def _kind() -> type[Document]:
+    from perfmodel.report.answer import Answer
+
+    return Answer
+
+
+@flag_command(*WORK, *SEARCH, *REJECTED, *COMMANDS, *OUTPUT, kind=_kind)
 def command(given: Given) -> int:
     """Which parallel configuration to use, and how sure that is.
 

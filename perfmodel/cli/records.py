@@ -54,8 +54,8 @@ def convert(given: Given) -> int:
 
 def _ran(given: Given) -> tuple[Session, ParallelConfig]:
     """The question and the configuration, of ``--parallel`` or of the launch command."""
+    from perfmodel.api.configuration import asked_configuration
     from perfmodel.api.offload import settled
-    from perfmodel.api.predict import asked_configuration
     from perfmodel.api.session import open_session
     from perfmodel.cli.inputs import read_inputs
     from perfmodel.cli.output import warn

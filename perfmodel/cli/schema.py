@@ -20,12 +20,20 @@ HOMES = {
     "live": "perfmodel.report.live_answer:LiveAnswer",
     "validate": "perfmodel.report.validate_answer:ValidateAnswer",
     "show": "perfmodel.report.models_answer:ModelAnswer",
+    "models-list": "perfmodel.report.models_answer:ModelsAnswer",
+    "hardware-list": "perfmodel.report.hardware_answer:DevicesAnswer",
+    "hardware-show": "perfmodel.report.hardware_answer:DeviceAnswer",
+    "hardware-check": "perfmodel.report.hardware_answer:CheckAnswer",
+    "hardware-detect": "perfmodel.report.hardware_answer:DetectAnswer",
+    "explain": "perfmodel.report.explain_answer:TermsAnswer",
+    "refusal": "perfmodel.report.asked:Refusal",
     "workload": "perfmodel.spec.workload:Workload",
     "options": "perfmodel.spec.workload:Options",
     "hardware": "perfmodel.spec.hardware:Device",
     "model": "perfmodel.spec.model:ModelSpec",
 }
-ANSWERS = ("recommend", "predict", "compare", "plan", "verify", "live", "validate", "show")
+FILES = ("workload", "options", "hardware", "model")
+"""What people write; all others are answers."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -63,6 +71,9 @@ def schema(name: str) -> dict[str, Any]:
     """
     from pydantic import TypeAdapter
 
+    from perfmodel.report.answer import Document
+    from perfmodel.report.asked import Refusal
+
     legal = tuple(names())
     if name not in legal:
         raise BadInput(
@@ -76,8 +87,10 @@ def schema(name: str) -> dict[str, Any]:
         )
     module, _, attribute = HOMES[name].partition(":")
     kind = getattr(import_module(module), attribute)
+    if name not in FILES and not issubclass(kind, (Document, Refusal)):
+        kind = kind | Refusal
     found = TypeAdapter(kind).json_schema(mode="serialization")
-    if name in ANSWERS:
+    if name not in FILES:
         # fields are added within a major version: a reader must accept those it does not know
         for record in (found, *found.get("$defs", {}).values()):
             record.pop("additionalProperties", None)

@@ -34,6 +34,7 @@ CHOICE = (
     *(flag for flag in PLAN if flag.name == "candidates"),
 )
 STUDY = "study.journal"
+SOURCE = (*(flag.key for flag in VERIFY), "fit", "strict")
 MACHINE = ("gpus", "system")
 
 
@@ -120,6 +121,7 @@ def from_results(given: Given) -> int:
         include_doubtful=given.on("include_doubtful"),
         study=_study(given, paths[0]),
         problems=bad,
+        source={key: asked.values.get(key) for key in SOURCE},
     )
     return emit(answer, target, time.perf_counter() - started)
 

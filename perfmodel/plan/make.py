@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel import engines
 from perfmodel.api import header, misfit
+from perfmodel.api.command import command_line, further
 from perfmodel.api.offload import settled
 from perfmodel.api.records import Table, prediction, with_commands
 from perfmodel.api.session import Session, open_session
@@ -117,6 +119,7 @@ def plan(
     Raises:
         BadInput, Refused, MissingData: see `perfmodel.errors`.
     """
+    settings = further(locals())
     session = open_session(workload, system, engine=engine, options=options, fit=fit, strict=strict)
     session = settled_for(session, candidates)
     found = survey(session, objective, candidates, use_all_gpus=use_all_gpus)
@@ -124,7 +127,7 @@ def plan(
         return found
     draws = found.draws()
     choice = choose_runs(found, draws, max_runs=max_runs, budget_minutes=budget_minutes)
-    return _answer(found, draws, choice, objective, budget_minutes, max_runs)
+    return _answer(found, draws, choice, settings)
 
 
 def choose_runs(
@@ -257,29 +260,24 @@ def _answer(
     field: Field,
     draws: Matrix,
     choice: Choice,
-    objective: str,
-    budget_minutes: float | None,
-    max_runs: int,
+    settings: dict[str, Any],
 ) -> PlanAnswer:
     session = field.table.session
     runs = _runs(field, choice)
-    extra = {"objective": objective, "max-runs": max_runs}
-    if budget_minutes is not None:
-        extra["budget"] = f"{budget_minutes:g}m"
-    command = header.command_line(session, "plan", extra)
+    command = command_line(session, "plan", settings)
     share = runs[0].prediction.provenance_share
     fitting = field.rows
     return PlanAnswer(
         workload=header.workload_info(session),
         system=header.system_info(session),
         engine=header.engine_info(session),
-        objective=objective,
+        objective=settings["objective"],
         trust=header.trust_word(share),
         warnings=header.unique(
             [
                 *header.base_warnings(session),
                 *header.prior_warning(session, share),
-                *_over_budget(runs, budget_minutes),
+                *_over_budget(runs, settings["budget_minutes"]),
             ]
         ),
         provenance=header.provenance(session),

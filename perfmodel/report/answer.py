@@ -7,16 +7,18 @@ Classes build their validator on first use (``defer_build``), so a cold start pa
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, overload
 
 from pydantic import Field
 
 from perfmodel.errors import PerfmodelError
 from perfmodel.report.asked import (
+    SCHEMA_VERSION,
     EngineInfo,
     OptionValue,
     ProblemInfo,
     Record,
+    Refusal,
     SystemInfo,
     WorkloadInfo,
 )
@@ -51,8 +53,6 @@ __all__ = [
     "WorkloadInfo",
     "refusal",
 ]
-
-SCHEMA_VERSION = "1.0"
 
 Status = Literal["ok", "illegal", "does_not_fit", "bad_input", "missing_data"]
 FitStatus = Literal["fits", "tight", "no"]
@@ -273,7 +273,7 @@ class Document(Record):
 
     `provenance` names what the numbers rest on; its keys perfmodel, fit, rules and terms are
     shown under a table, further keys (file hashes) only in JSON.  `command` is the command line
-    that gives the same bytes again, every default written out.
+    that gives the same numbers again, the request's defaults written out.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -387,7 +387,13 @@ class CompareAnswer(Document):
     rows: tuple[CompareRow, ...] = ()
 
 
-def refusal(error: PerfmodelError, kind: type[Document] = Answer) -> Document:
+@overload
+def refusal(error: PerfmodelError) -> Document: ...
+@overload
+def refusal(error: PerfmodelError, kind: type[Document] | None) -> Document | Refusal: ...
+
+
+def refusal(error: PerfmodelError, kind: type[Document] | None = Answer) -> Document | Refusal:
     """The document of a refusal: its status and problems, and nothing else."""
-    status: Status = error.status  # type: ignore[assignment]
-    return kind(status=status, problems=tuple(map(ProblemInfo.of, error.problems)))
+    problems = tuple(map(ProblemInfo.of, error.problems))
+    return (kind or Refusal).model_validate({"status": error.status, "problems": problems})

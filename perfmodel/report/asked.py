@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from perfmodel.errors import Problem as ProblemRecord
+
+SCHEMA_VERSION = "1.0"
+"""Fields are only added within a major version."""
 
 OptionValue = str | bool | int | float | None
 
@@ -44,6 +47,21 @@ class ProblemInfo(Record):
     def line(self) -> str:
         """``error[rule-id]: message``, one physical line."""
         return f"{self.severity}[{self.rule_id}]: {' '.join(self.message.split())}"
+
+
+class Versioned(Record):
+    """Base of answers that look something up."""
+
+    schema_version: str = SCHEMA_VERSION
+    status: Literal["ok"] = "ok"
+
+
+class Refusal(Record):
+    """What any command prints with ``--json`` in the place of its answer, when it refuses."""
+
+    schema_version: str = SCHEMA_VERSION
+    status: Literal["illegal", "bad_input", "missing_data"]
+    problems: tuple[ProblemInfo, ...] = Field(min_length=1)
 
 
 class WorkloadInfo(Record):

@@ -1,9 +1,34 @@
-"""What ``models show --json`` and ``models import --json`` print: a model at one shape."""
+"""What ``models list``, ``models show`` and ``models import`` print with ``--json``."""
 
 from __future__ import annotations
 
-from perfmodel.report.asked import Record
+from typing import Literal
+
+from perfmodel.report.asked import SCHEMA_VERSION, Record, Versioned
 from perfmodel.spec.model import ModelSpec
+
+
+class ModelRow(Record):
+    """A model with the defaults of its first task."""
+
+    slug: str
+    title: str
+    hf_id: str | None = None
+    family: str
+    tasks: tuple[str, ...]
+    distilled: bool
+    params: int
+    size: str
+    frames: int
+    steps: int
+    guidance: float | None = None
+    aliases: tuple[str, ...] = ()
+
+
+class ModelsAnswer(Versioned):
+    """All models that are known."""
+
+    models: tuple[ModelRow, ...]
 
 
 class ComponentInfo(Record):
@@ -54,6 +79,8 @@ class ModelAnswer(ModelSpec):
             file says, and what that is.
     """
 
+    schema_version: str = SCHEMA_VERSION
+    status: Literal["ok"] = "ok"
     components: tuple[ComponentInfo, ...]
     shape: ShapeInfo
     assumed: tuple[str, ...]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from perfmodel.report.asked import Record
-
-SCHEMA_VERSION = "1.0"
+from perfmodel.report.asked import Record, Versioned
 
 
 class Errors(Record):
@@ -75,11 +73,9 @@ class RecordDetail(Record):
     likely_reason: str | None = None
 
 
-class ValidateAnswer(Record):
+class ValidateAnswer(Versioned):
     """All of it; `metrics` and `by` hold the rows that `scored` names."""
 
-    schema_version: str = SCHEMA_VERSION
-    status: str = "ok"
     records: int
     predicted: int
     scored: int

@@ -6,6 +6,7 @@ Efficiencies do not live here; they are fitted (``calibration/``).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -360,6 +361,8 @@ class System:
         links: cables of a described machine, empty for a catalogued layout.
         warnings: names that were ambiguous, hosts that are not full.
         assumed: fields that the user did not give.
+        named: the flag that means this machine, where its devices and hosts do not tell.
+        changed: what the user said of it, by the name of the flag.
     """
 
     device: Device
@@ -375,6 +378,8 @@ class System:
     links: tuple[DescribedLink, ...] = ()
     warnings: tuple[Problem, ...] = ()
     assumed: tuple[str, ...] = field(default=())
+    named: Mapping[str, str] = field(default_factory=dict)
+    changed: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def devices_a_socket(self) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
 from perfmodel.api import header
+from perfmodel.api.command import command_line
 from perfmodel.api.records import low_high_ms, prediction, with_commands
 from perfmodel.api.session import Session
 from perfmodel.errors import Problem
@@ -60,6 +61,7 @@ def verify(
     include_doubtful: bool = False,
     study: Path | None = None,
     problems: Sequence[Problem] = (),
+    source: Mapping[str, object] | None = None,
 ) -> VerifyAnswer | Answer:
     """Judge the records of a question and learn from them.
 
@@ -72,6 +74,7 @@ def verify(
         include_doubtful: also learn from records that are marked doubtful.
         study: file in which what was measured is kept, and taken up again.
         problems: what was wrong with the files.
+        source: where all this was read, as further arguments of the command that repeats it.
 
     Returns:
         The verdict; where nothing fits, the answer that `recommend` gives.
@@ -93,7 +96,8 @@ def verify(
     field = with_rows(field, [t.config for t in taken])
     taken, misfits = split_units(field, taken)
     found = judge(field, taken)
-    answer = _answer(found, [*aside, *misfits], plan, problems)
+    settings = {"objective": objective, "candidates": tuple(candidates), **(source or {})}
+    answer = _answer(found, [*aside, *misfits], plan, problems, settings)
     if study is not None:
         from perfmodel.verify.study import keep
 
@@ -107,6 +111,7 @@ def _answer(
     aside: Sequence[Aside],
     plan: PlanAnswer | None,
     problems: Sequence[Problem],
+    settings: Mapping[str, object],
 ) -> VerifyAnswer:
     session = found.field.table.session
     order, draws = ranked(found)
@@ -115,15 +120,14 @@ def _answer(
         *(_aside(item, plan) for item in aside),
     )
     best = order[0]
-    extra = {"from": "FILE"}
-    command = header.command_line(session, "verify", extra)
+    command = command_line(session, "verify", settings)
     ids = "".join(f"{t.record.id}{t.record.measured_ms}" for m in found.measured for t in m.taken)
     record = prediction(found.field.table, best)
     return VerifyAnswer(
         workload=header.workload_info(session),
         system=header.system_info(session),
         engine=header.engine_info(session),
-        objective="latency",
+        objective=str(settings["objective"]),
         warnings=header.unique(
             [*header.base_warnings(session), *problems, *_plan_note(plan, runs)]
         ),

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from perfmodel.api import header
+from perfmodel.api.command import command_line
 from perfmodel.api.session import Session, open_session
 from perfmodel.calibrate.measure import collectives
 from perfmodel.calibrate.measure.device import Device, device_count, open_device
@@ -111,7 +112,8 @@ def live(
     if rank > 0:
         return None
     rows = list(LiveStore(plan.path, plan.setup).rows.values())
-    return _answer(session, question, plan, rows, opened, before)
+    command = _command(session, question, plan, request.fit)
+    return _answer(session, question, plan, rows, opened, before, command)
 
 
 def _question(
@@ -280,6 +282,7 @@ def _answer(
     rows: list[Row],
     opened: Device,
     before: int,
+    command: str,
 ) -> LiveAnswer:
     pieces = {name: [r for r in rows if r.piece == name] for name in ("denoise", "vae_decode")}
     denoise = compare.denoise_rows(question, pieces["denoise"])
@@ -289,7 +292,6 @@ def _answer(
     block = compare.block(question, denoise)
     predicted_ms = compare.stage_ms(question)
     errors = [abs(r.error_pct) for r in (*denoise, *vae) if r.error_pct is not None]
-    command = _command(session, question, plan)
     return LiveAnswer(
         workload=header.workload_info(session),
         system=header.system_info(session),
@@ -329,16 +331,18 @@ def _sum_ms(rows: list[LiveRow]) -> float | None:
     return sum(values) if values else None
 
 
-def _command(session: Session, question: Question, plan: worker.Plan) -> str:
+def _command(session: Session, question: Question, plan: worker.Plan, fit: Path | None) -> str:
+    # the machine is the one at hand
     extra = {
+        "gpus": None,
         "parallel": question.config.config_id,
         "device": plan.device,
         "scale": question.scale,
+        "threads": plan.threads or None,
         "records": plan.path.parent,
+        "fit": fit,
     }
-    whole = header.command_line(session, "verify --live", extra)
-    machine = f"--gpus {header.system_info(session).spec} "
-    return whole.replace(machine, "", 1)
+    return command_line(session, "verify --live", extra)
 
 
 def _warnings(question: Question, session: Session, opened: Device) -> tuple[ProblemInfo, ...]:
