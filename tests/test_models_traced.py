@@ -514,3 +514,34 @@ def test_a_spoilt_file_is_refused(
     path.write_text(yaml.safe_dump(data))
     with pytest.raises(BadInput, match=words):
         read_model(path)
+
+
+def _eager_ms(model: Path, parallel: str) -> float:
+    import perfmodel as pm
+
+    job = pm.Workload(model=str(model))
+    answer = pm.predict(job, "4xH100-SXM", engine="diffusers", parallel=parallel)
+    return answer.stages_ms.denoise or 0.0
+
+
+@pytest.mark.parametrize(("form", "together", "divided"), [("2*b", 4, 2), ("b + 7", 9, 8)])
+def test_kernels_may_depend_on_the_request(
+    written: Path, tmp_path: Path, form: str, together: int, divided: int
+) -> None:
+    """Both guidance branches are a batch of 2, divided over two devices one of 1."""
+    import yaml
+
+    data = yaml.safe_load((written / "auraflow-v0.3.yaml").read_text())
+    moves = [op for op in data["traced"]["ops"] if op["kind"] == "moves"]
+
+    def with_kernels(kernels: str | int) -> Path:
+        for op in moves:
+            op["kernels"] = kernels
+        path = tmp_path / f"{kernels}.yaml"
+        path.write_text(yaml.safe_dump(data))
+        return path
+
+    varying, two, one = map(with_kernels, (form, together, divided))
+    assert _eager_ms(varying, "single") == pytest.approx(_eager_ms(two, "single"), rel=1e-12)
+    assert _eager_ms(varying, "cfg=2") == pytest.approx(_eager_ms(one, "cfg=2"), rel=1e-12)
+    assert _eager_ms(two, "single") > _eager_ms(one, "single")

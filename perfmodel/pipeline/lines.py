@@ -112,12 +112,14 @@ def _traffic_lines(
     """Lines of memory traffic that share a law, costed as one ``[operators, cases]`` table."""
     shape = (len(ops), size)
     count, moved = np.empty(shape, np.int64), np.empty(shape)
-    launches = np.empty((len(ops), 1), np.int64)
+    kernels = [launches_of(op, compiled=compiled) for op in ops]
+    # a column a case only where one of them depends on it: the table is large
+    launches = np.empty((len(ops), max(map(np.size, kernels))), np.int64)
     for number, op in enumerate(ops):
         eager = None if compiled else op.eager_bytes
         count[number] = op.count
         moved[number] = op.bytes_moved if eager is None else eager
-        launches[number] = launches_of(op, compiled=compiled)
+        launches[number] = kernels[number]
     together = Pointwise(
         name=ops[0].name,
         count=count,
