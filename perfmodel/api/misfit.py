@@ -14,7 +14,7 @@ from perfmodel.api.records import Table, prediction
 from perfmodel.api.session import Session, open_session
 from perfmodel.api.table import build_table, legality, memory_of, search_space
 from perfmodel.errors import Problem
-from perfmodel.memory import NO, MemoryTable, Remedy, nearest_miss, remedies
+from perfmodel.memory import NO, STATUS, MemoryTable, Remedy, nearest_miss, remedies
 from perfmodel.report.answer import Answer, Choice
 from perfmodel.spec.workload import GATHERED, Options
 from perfmodel.units import GIB, MS_PER_S
@@ -27,6 +27,7 @@ PHASE_WORDS = {
     "vae_decode": "VAE decoding",
 }
 MORE_GPUS = (2, 4, 8)
+TIGHT = "tight"
 
 
 def memory_example(table: Table) -> str:
@@ -49,12 +50,15 @@ def explain(session: Session, table: Table, answer: Answer) -> Answer:
         "only tp and hsdp split them.",
     ]
     if miss.weights_alone:
-        notes.append("A smaller or shorter video does not help: the weights alone do not fit.")
+        image = int(session.job.shape.frames) == 1
+        smaller = "A smaller image" if image else "A smaller or shorter video"
+        notes.append(f"{smaller} does not help: the weights alone do not fit.")
     message = (
         f"none of {len(table.evaluation.layouts)} legal configurations fits in "
         f"{table.memory.capacity_bytes / GIB:,.1f} GiB a GPU; {notes[0]}"
     )
     changes = (*_by_option(session, table), *_by_gpus(session))
+    changes = tuple(sorted(changes, key=lambda change: change.fit_status == TIGHT))
     problem = Problem("memory", message, field="--gpus", suggestions=_to_type(changes))
     return answer.model_copy(
         update={
@@ -113,13 +117,18 @@ def _choice(session: Session, table: Table, remedy: Remedy) -> Choice:
         num_gpus=one.num_gpus(0),
         latency_ms=float(one.evaluation.latency_s[0]) * MS_PER_S,
         memory_gib=remedy.peak_bytes / GIB,
+        fit_status=remedy.status,
         host_memory_gib=None if host is None else host / GIB,
         needs=None if host is None else host_needs(session.system, host),
     )
 
 
 def _by_gpus(session: Session) -> tuple[Choice, ...]:
-    """The smallest larger number of the same devices on which something fits."""
+    """The smallest larger number of the same devices on which something fits.
+
+    Smaller ones on which something may fit come before it.
+    """
+    found: list[Choice] = []
     for count in MORE_GPUS:
         if count <= session.system.num_gpus:
             continue
@@ -132,20 +141,26 @@ def _by_gpus(session: Session) -> tuple[Choice, ...]:
             engine=f"{session.engine.name}@{session.version.date}",
             options=session.options,
         )
-        found = legality(larger, search_space(larger))
-        table = build_table(larger, found.layouts.take(found.legal))
-        fits = np.flatnonzero(table.memory.fits)
-        if fits.size:
-            row = int(fits[np.argmin(table.evaluation.latency_s[fits])])
-            device = session.system.device
-            return (
-                Choice(
-                    title=f"more GPUs: {count}x {device.title}",
-                    config_id=table.config_id(row),
-                    num_gpus=count,
-                    latency_ms=float(table.evaluation.latency_s[row]) * MS_PER_S,
-                    memory_gib=float(table.memory.peak_bytes[row]) / GIB,
-                    needs=f"--gpus {count}x{device.id}",
-                ),
-            )
-    return ()
+        legal = legality(larger, search_space(larger))
+        table = build_table(larger, legal.layouts.take(legal.legal))
+        rows = np.flatnonzero(table.memory.fits)
+        if rows.size:
+            memory, seconds = table.memory, table.evaluation.latency_s
+            row = int(rows[np.lexsort((seconds[rows], memory.tight[rows]))[0]])
+            found.append(_more(session, table, row))
+            if not memory.tight[row]:
+                break
+    return tuple(found)
+
+
+def _more(session: Session, table: Table, row: int) -> Choice:
+    count, device = table.session.system.num_gpus, session.system.device
+    return Choice(
+        title=f"more GPUs: {count}x {device.title}",
+        config_id=table.config_id(row),
+        num_gpus=count,
+        latency_ms=float(table.evaluation.latency_s[row]) * MS_PER_S,
+        memory_gib=float(table.memory.peak_bytes[row]) / GIB,
+        fit_status=STATUS[int(table.memory.fit_status[row])],
+        needs=f"--gpus {count}x{device.id}",
+    )

@@ -192,6 +192,11 @@ def memory_fields(table: Table, row: int) -> dict[str, object]:
     peak = PHASES[int(memory.peak_phase[row])]
     exists = {phase: total for phase, total in totals.items() if total > 0}
     status = STATUS[int(memory.fit_status[row])]
+    required = {
+        phase: (totals[phase] - float(memory.slack_bytes[p, row])) / GIB
+        for p, phase in enumerate(PHASES)
+        if phase in exists
+    }
     return {
         "peak_memory_gib": float(memory.peak_bytes[row]) / GIB,
         "peak_memory_high_gib": float(memory.upper_bytes[row]) / GIB,
@@ -200,6 +205,8 @@ def memory_fields(table: Table, row: int) -> dict[str, object]:
         "memory_gib": _memory_gib(parts[peak]),
         "memory_parts_gib": {phase: _memory_gib(parts[phase]) for phase in exists},
         "memory_by_phase_gib": MemoryByPhaseGib(**{p: t / GIB for p, t in exists.items()}),
+        "required_memory_gib": float(memory.required_bytes[row]) / GIB,
+        "required_by_phase_gib": MemoryByPhaseGib(**required),
         "reserved_gib": float(memory.reserved_bytes[row]) / GIB,
         "host_memory_gib": float(memory.host_bytes[row]) / GIB,
         "capacity_gib": table.session.system.usable_bytes / GIB,

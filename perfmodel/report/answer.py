@@ -123,6 +123,8 @@ class Prediction(Record):
     limits a stage.  `vs_best_pct` is 0 for the best; `speedup` is against one GPU, null if that
     does not fit.  `speedup_loss_ms` leads from `ideal_ms` (= `one_gpu_ms` / GPUs) to `latency_ms`;
     keys that start with ``not_split_`` name stages.  `memory_parts_gib` has a phase a key.
+    `peak_memory_gib` is what the driver shows, `required_memory_gib` without the blocks that the
+    allocator gives back before it fails: what decides whether it fits.
     """
 
     rank: int | None = None
@@ -154,6 +156,8 @@ class Prediction(Record):
     memory_gib: MemoryGib | None = None
     memory_by_phase_gib: MemoryByPhaseGib | None = None
     memory_parts_gib: dict[str, MemoryGib] = Field(default_factory=dict)
+    required_memory_gib: float | None = None
+    required_by_phase_gib: MemoryByPhaseGib | None = None
     reserved_gib: float | None = None
     host_memory_gib: float | None = None
     capacity_gib: float | None = None
@@ -240,6 +244,7 @@ class Choice(Record):
     vae_decode_ms: float | None = None
     memory_gib: float | None = None
     memory_change_gib: float | None = None
+    fit_status: FitStatus | None = None
     host_memory_gib: float | None = None
     needs: str | None = None
     chosen: bool = False

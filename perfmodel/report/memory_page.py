@@ -26,18 +26,23 @@ POOLING_NOTE = (
 
 
 def add_memory(page: Page, prediction: Prediction) -> None:
-    """Parts by phase on the rank with the highest peak; ``<-`` marks the peak."""
+    """Parts by phase on the rank with the highest peak; ``<-`` marks what decides.
+
+    Where it is not sure to fit, two more lines lead from the peak to what is needed.
+    """
     phases = _phases(prediction)
     if not phases:
         return
     parts = [name for name in PART_TITLES if _is_used(prediction, name)]
+    short = prediction.fit_status in ("tight", "no") and _given_back(prediction)
+    ends = ["peak", *(("given back if short", "needed") if short else ())]
     page.table(
         [
-            Column("per GPU, GiB", [*(PART_TITLES[name] for name in parts), "peak"], right=False),
-            *(_phase_column(prediction, phase, parts) for phase in phases),
+            Column("per GPU, GiB", [*(PART_TITLES[name] for name in parts), *ends], right=False),
+            *(_phase_column(prediction, phase, parts, short) for phase in phases),
             Column(
                 "",
-                [*(PART_NOTES.get(name, "") for name in parts), ""],
+                [*(PART_NOTES.get(name, "") for name in parts), *("" for _ in ends)],
                 right=False,
                 drop=1,
                 drop_zero=True,
@@ -46,6 +51,27 @@ def add_memory(page: Page, prediction: Prediction) -> None:
     )
     if prediction.host_memory_gib is not None:
         page.paragraph(f"host RAM {words.gib(prediction.host_memory_gib)} GiB", indent=2)
+
+
+def needed_phase(prediction: Prediction) -> str | None:
+    """The phase that needs most; None where that is not known."""
+    needed = prediction.required_by_phase_gib
+    values = {p: v for p in words.PHASES if (v := getattr(needed, p, None)) is not None}
+    return max(values, key=lambda phase: values[phase]) if values else None
+
+
+def _given_back(prediction: Prediction) -> bool:
+    """Whether the allocator holds blocks that it would give back."""
+    pairs = (
+        (getattr(prediction.memory_by_phase_gib, p, None), _needed(prediction, p))
+        for p in words.PHASES
+    )
+    return any(words.gib(whole) != words.gib(least) for whole, least in pairs if least is not None)
+
+
+def _needed(prediction: Prediction, phase: str) -> float | None:
+    found: float | None = getattr(prediction.required_by_phase_gib, phase, None)
+    return found
 
 
 def _phases(prediction: Prediction) -> list[str]:
@@ -63,16 +89,19 @@ def _is_used(prediction: Prediction, part: str) -> bool:
     return any(getattr(_parts_of(prediction, phase), part, None) for phase in phases)
 
 
-def _phase_column(prediction: Prediction, phase: str, parts: Sequence[str]) -> Column:
+def _phase_column(prediction: Prediction, phase: str, parts: Sequence[str], short: bool) -> Column:
     values = _parts_of(prediction, phase)
     cells = [words.gib(getattr(values, part, None)) for part in parts]
     is_peak = phase == prediction.peak_phase
     total = getattr(prediction.memory_by_phase_gib, phase, None)
     if total is None and is_peak:
         total = prediction.peak_memory_gib
-    mark = " <-" if is_peak else ""
-    padded = [cell + " " * len(mark) for cell in cells]
-    return Column(words.stage_title(phase), [*padded, words.gib(total) + mark])
+    cells.append(words.gib(total))
+    if short and total is not None and (least := _needed(prediction, phase)) is not None:
+        cells += [words.gib(least - total), words.gib(least)]
+    mark = " <-" if phase == (needed_phase(prediction) if short else prediction.peak_phase) else ""
+    padded = [cell + " " * len(mark) for cell in cells[:-1]]
+    return Column(words.stage_title(phase), [*padded, cells[-1] + mark])
 
 
 def add_no_fit(page: Page, answer: Answer) -> None:
@@ -92,13 +121,11 @@ def add_no_fit(page: Page, answer: Answer) -> None:
 def add_miss(page: Page, answer: Answer | PredictAnswer, miss: Prediction) -> None:
     """What the nearest configuration needs, with the memory table."""
     over = f", {words.gib(answer.over_gib)} GiB too much" if answer.over_gib is not None else ""
-    phase = f" ({words.stage_title(miss.peak_phase)})" if miss.peak_phase else ""
-    needed = miss.peak_memory_gib
-    if answer.over_gib is not None and answer.system and answer.system.usable_gib:
-        needed = answer.system.usable_gib + answer.over_gib
+    at = needed_phase(miss) or miss.peak_phase
+    phase = f" ({words.stage_title(at)})" if at else ""
+    needed = miss.required_memory_gib
+    needed = miss.peak_memory_gib if needed is None else needed
     text = f"{miss.config_id} needs {words.gib(needed)} GiB a GPU{phase}{over}"
-    if needed and miss.peak_memory_gib and miss.peak_memory_gib > needed:
-        text += "; the peak below also holds blocks that the allocator would give back"
     own = [note for note in answer.fit_notes if note.startswith(miss.config_id)]
     page.paragraph(" ".join(own) or text, "NEAREST MISS   ")
     page.blank()
@@ -108,11 +135,17 @@ def add_miss(page: Page, answer: Answer | PredictAnswer, miss: Prediction) -> No
 
 
 def add_would_fit(page: Page, answer: Answer | PredictAnswer) -> None:
-    """Changes after which it would fit, least change first."""
-    if answer.would_fit:
-        page.blank()
-        page.paragraph("least change first", "WOULD FIT, ")
-        page.table(_change_columns(answer.would_fit))
+    """Changes after which it would fit, and those after which it may, least change first."""
+    tight = [choice for choice in answer.would_fit if choice.fit_status == "tight"]
+    sure = [choice for choice in answer.would_fit if choice not in tight]
+    for choices, label, text in (
+        (sure, "WOULD FIT, ", "least change first"),
+        (tight, "MAY FIT, ", "tight: it runs if no more is needed than predicted"),
+    ):
+        if choices:
+            page.blank()
+            page.paragraph(text, label)
+            page.table(_change_columns(choices))
     missed = answer.nearest_miss if isinstance(answer, Answer) else answer.prediction
     for note in answer.fit_notes:
         if missed is None or not note.startswith(missed.config_id):

@@ -52,9 +52,17 @@ def headline(best: Prediction, interval_level: float) -> str:
     if low is not None and high is not None:
         ends = words.span(low, high).replace("-", " to ")
         time += f" ({words.percent(interval_level)} range {ends})"
-    memory = f"{words.gib(best.peak_memory_gib)} of {words.gib(best.capacity_gib)} GiB"
-    fit = f", {best.fit_status}" if best.fit_status else ""
-    return f"{best.config_id}   {time}, {memory}{fit}".replace("   ", "\u00a0\u00a0\u00a0")
+    return f"{best.config_id}   {time}, {_memory(best)}".replace("   ", "\u00a0\u00a0\u00a0")
+
+
+def _memory(best: Prediction) -> str:
+    """What the driver shows of the device's memory; where that decides, what is needed of it."""
+    have, needed = words.gib(best.capacity_gib), words.gib(best.required_memory_gib)
+    if best.fit_status == "no":
+        return f"needs {needed} of {have} GiB, does not fit"
+    shown = f"{words.gib(best.peak_memory_gib)} of {have} GiB"
+    least = f" (runs in {needed})" if best.fit_status == "tight" else ""
+    return ", ".join(filter(None, (shown, best.fit_status))) + least
 
 
 def _add_answer(page: Page, answer: Answer) -> None:
@@ -76,7 +84,9 @@ def _fewer_gpus(answer: Answer) -> str:
             f"{words.significant(best.requests_per_hour, 4)} requests an hour."
         )
     if best.num_gpus < total:
-        standing = "is the best that surely fits" if _is_slower(answer) else "is the best of all"
+        standing = (
+            "is the best that surely fits" if _tight_is_better(answer) else "is the best of all"
+        )
         return f"{best.config_id} on {best.num_gpus} of {total} GPUs {standing}."
     for other in answer.recommendations[1:]:
         if other.tied_with_best and other.num_gpus < best.num_gpus:
@@ -84,7 +94,7 @@ def _fewer_gpus(answer: Answer) -> str:
     return ""
 
 
-def _is_slower(answer: Answer) -> bool:
+def _tight_is_better(answer: Answer) -> bool:
     """Whether a configuration that may run out of memory would be better than the best."""
     return any(
         row.vs_best_pct is not None and row.vs_best_pct < 0 and row.fit_status == "tight"
