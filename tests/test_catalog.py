@@ -102,8 +102,26 @@ def test_unknown_name_names_the_nearest():
         parse_gpus("4xB301")
     assert caught.value.problems[0].line() == (
         'error[gpu-name]: no accelerator "B301"; nearest: B300, GB300, B200; '
-        "list: perfmodel hardware list; your own: --system FILE"
+        "list: perfmodel hardware list; "
+        "your own: DIR/hardware/ID.yaml and PERFMODEL_PATH=DIR, then its ID"
     )
+
+
+def test_a_device_file_is_no_machine_and_the_line_says_where_it_goes(tmp_path, monkeypatch):
+    file = Path(__file__).parents[1] / "hardware" / "l40s.yaml"
+    with pytest.raises(BadInput) as caught:
+        catalog.load_system(file)
+    (problem,) = caught.value.problems
+    assert "PERFMODEL_PATH=DIR" in problem.message
+    assert "--gpus 4xl40s" in problem.message
+    # what the line says to do is enough
+    (tmp_path / "hardware").mkdir()
+    own = file.read_text().replace("id: l40s", "id: my-gpu").replace("title: L40S", "title: Mine")
+    (tmp_path / "hardware" / "my-gpu.yaml").write_text(own)
+    with pytest.raises(BadInput, match="PERFMODEL_PATH"):
+        parse_gpus("4xmy-gpu")
+    monkeypatch.setenv("PERFMODEL_PATH", str(tmp_path))
+    assert parse_gpus("4xmy-gpu").device.title == "Mine"
 
 
 @pytest.mark.parametrize(
@@ -369,7 +387,7 @@ def test_list_shows_every_device_with_units():
     assert all(name in result.output for name in catalog.hardware_ids())
     assert "TFLOP/s" in result.output
     assert all(len(line) <= 100 for line in result.output.splitlines())
-    rows = json.loads(run.invoke(app, ["list", "--json"]).output)
+    rows = json.loads(run.invoke(app, ["list", "--json"]).output)["devices"]
     assert {row["id"] for row in rows} == set(catalog.hardware_ids())
 
 

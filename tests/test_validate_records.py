@@ -269,3 +269,41 @@ def test_a_limit_without_a_scored_record_is_missed(tmp_path, capsys):
     path.write_text('{"id": "a"}\n')
     assert typed(["validate", str(path), "--fail-above", "e2e=10"]) == 5
     assert "measured by no scored record" in capsys.readouterr().err
+
+
+def test_the_page_gives_the_whole_reason_of_its_worst_rows():
+    from perfmodel.report.tables import render_text
+    from perfmodel.report.validate_answer import RecordDetail, SweepSummary, ValidateAnswer
+    from perfmodel.report.validate_page import validate_page
+
+    reasons = [
+        "engine version not stated, taken from the source's date",
+        "vae decode, limited by device memory and launch latency, whichever is the larger",
+    ]
+    rows = tuple(
+        RecordDetail(
+            id=f"a-source-with-a-long-name-and-a-configuration-{number}",
+            engine="vllm-omni",
+            model="wan2.1-t2v-14b",
+            gpu="h100-sxm",
+            num_gpus=4,
+            config_id="usp4",
+            predicted_ms={"e2e": 100.0},
+            measured_ms={"e2e": 200.0},
+            ape={"e2e": 50.0 - number},
+            likely_reason=reasons[number % 2],
+        )
+        for number in range(4)
+    )
+    answer = ValidateAnswer(
+        records=4,
+        predicted=4,
+        scored=4,
+        scope="all",
+        sweep_summary=SweepSummary(n=0),
+        records_detail=rows,
+    )
+    page = " ".join(render_text(validate_page(answer)).split())
+    assert f"#1, #3, likely reason: {reasons[0]}" in page
+    assert f"#2, #4, likely reason: {reasons[1]}" in page
+    assert all(row.id in page for row in rows)

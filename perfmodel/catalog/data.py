@@ -272,13 +272,17 @@ def load_device(name: str) -> Device:
     return _device(item.path)
 
 
+OWN_DEVICE = "your own: DIR/hardware/ID.yaml and PERFMODEL_PATH=DIR, then its ID"
+"""How a device that is not in the catalogue is named."""
+
+
 def unknown_device(name: str) -> Problem:
     """The refusal of an accelerator that is not in the catalogue."""
     near = nearest("hardware", name)
     hint = f" nearest: {', '.join(near)};" if near else ""
     return Problem(
         "gpu-name",
-        f'no accelerator "{name}";{hint} list: perfmodel hardware list; your own: --system FILE',
+        f'no accelerator "{name}";{hint} list: perfmodel hardware list; {OWN_DEVICE}',
         field="--gpus",
         value=name,
         suggestions=near,

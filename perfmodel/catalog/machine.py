@@ -12,7 +12,7 @@ from perfmodel.catalog.data import read_yaml
 from perfmodel.catalog.detect import Found
 from perfmodel.catalog.gpus import Overrides, build_system, resolve
 from perfmodel.catalog.problems import validated
-from perfmodel.errors import Problem
+from perfmodel.errors import BadInput, Problem
 from perfmodel.spec.hardware import DescribedLink, Device, System
 from perfmodel.spec.workload import Frozen
 from perfmodel.units import GIGA
@@ -51,7 +51,10 @@ def load_system(path: str | Path, overrides: Overrides | None = None) -> System:
         BadInput: every problem of the file, each naming file and field.
     """
     label = str(path)
-    machine = validated(Machine, read_yaml(Path(path), RULE, label), label, RULE)
+    data = read_yaml(Path(path), RULE, label)
+    if not looks_like_machine(data) and looks_like_device(data):
+        raise BadInput(_device_file(label, data))
+    machine = validated(Machine, data, label, RULE)
     flags = overrides or Overrides()
     merged = Overrides(
         gpu_memory_gib=flags.gpu_memory_gib or machine.gpu_memory_gib,
@@ -103,6 +106,20 @@ def system_yaml(found: Found) -> str:
     if found.settings:
         rows += ["notes:", *(f'- "{setting}"' for setting in found.settings)]
     return "\n".join(rows) + "\n"
+
+
+def _device_file(label: str, data: dict[str, Any]) -> Problem:
+    identity = str(data["id"])
+    message = (
+        f"{label} describes a device, and --system takes a machine; put it into DIR/hardware/ and "
+        f"set PERFMODEL_PATH=DIR, then --gpus 4x{identity} (or device: {identity} in a machine)"
+    )
+    return Problem(RULE, message, field="--system", value=label)
+
+
+def looks_like_device(data: dict[str, Any]) -> bool:
+    """Whether a YAML mapping describes a device."""
+    return {"id", "peak_flop_per_s"} <= set(data)
 
 
 def looks_like_machine(data: dict[str, Any]) -> bool:

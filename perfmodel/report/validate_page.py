@@ -42,7 +42,14 @@ def validate_page(answer: ValidateAnswer) -> Page:
         page.blank()
         page.table(_error_columns(GROUP_TITLES.get(label, label), {k: k for k in groups}, groups))
     page.blank()
-    page.table(_worst_columns(list(_worst(answer))))
+    worst = list(_worst(answer))
+    page.table(_worst_columns(worst))
+    reasons: dict[str, list[str]] = {}
+    for number, (detail, _, _) in enumerate(worst, start=1):
+        if detail.likely_reason:
+            reasons.setdefault(detail.likely_reason, []).append(f"#{number}")
+    for reason, numbers in reasons.items():
+        page.paragraph(f"{', '.join(numbers)}, likely reason: {reason}", indent=2)
     return page
 
 
@@ -103,9 +110,9 @@ def _worst(answer: ValidateAnswer) -> Iterator[tuple[RecordDetail, str, float]]:
 
 def _worst_columns(rows: list[tuple[RecordDetail, str, float]]) -> tuple[Column, ...]:
     return (
-        Column("worst rows", [detail.id[:38] for detail, _, _ in rows], right=False),
+        Column("#", [str(number) for number, _ in enumerate(rows, start=1)]),
+        Column("worst rows", [detail.id for detail, _, _ in rows], right=False),
         Column("of", [key for _, key, _ in rows], right=False),
         Column("predicted\nms", [milliseconds(d.predicted_ms[k]) for d, k, _ in rows]),
         Column("measured\nms", [milliseconds(d.measured_ms[k]) for d, k, _ in rows]),
-        Column("likely reason", [(d.likely_reason or "-")[:34] for d, _, _ in rows], right=False),
     )
