@@ -18,6 +18,7 @@ from perfmodel.api.offload import settled
 from perfmodel.api.records import (
     BOUND_WORDS,
     Table,
+    in_flight,
     low_high_ms,
     operators,
     prediction,
@@ -110,6 +111,7 @@ def predict(
         raise refusal(*errors)
     table = _table(session, config, overrides or {})
     record = with_commands(table, 0, prediction(table, 0))
+    record = in_flight(record, session.workload.concurrency)
     if price_per_gpu_hour is not None and record.gpu_seconds_per_request is not None:
         hours = record.gpu_seconds_per_request / S_PER_HOUR
         record = record.model_copy(update={"price_per_request": hours * price_per_gpu_hour})

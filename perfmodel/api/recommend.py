@@ -13,7 +13,7 @@ from perfmodel import catalog, engines
 from perfmodel.api import header, misfit
 from perfmodel.api.command import command_line, further
 from perfmodel.api.offload import settled
-from perfmodel.api.records import Table, as_replicas, prediction, with_commands
+from perfmodel.api.records import Table, as_replicas, in_flight, prediction, with_commands
 from perfmodel.api.session import Session, open_session, refusal
 from perfmodel.api.table import (
     Legality,
@@ -25,6 +25,7 @@ from perfmodel.api.table import (
 )
 from perfmodel.engines.base import problems
 from perfmodel.errors import MissingData, PerfmodelError
+from perfmodel.pipeline.queue import copies
 from perfmodel.report.answer import (
     Answer,
     Choice,
@@ -34,7 +35,14 @@ from perfmodel.report.answer import (
     ScalingRow,
 )
 from perfmodel.search.explain import contrasts, why
-from perfmodel.search.rank import Ranking, best_by_world, denoise_layouts, rank, score
+from perfmodel.search.rank import (
+    Ranking,
+    best_by_world,
+    denoise_layouts,
+    longest_stay,
+    rank,
+    score,
+)
 from perfmodel.spec.hardware import System
 from perfmodel.spec.parallel import Layouts
 from perfmodel.spec.workload import Options, Workload
@@ -51,6 +59,15 @@ class _Ranked:
     table: Table
     allowed: NDArray[np.bool_]
     ranking: Ranking
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What the ranking is by."""
+
+    objective: str
+    use_all_gpus: bool
+    max_latency_ms: float | None
 
 
 def recommend(
@@ -75,11 +92,12 @@ def recommend(
         system: the machine, or as ``--gpus`` takes it.
         engine: ``name[@version|@date]``.
         options: fixed choices.
-        objective: latency, throughput, memory or cost.
+        objective: latency (with several requests in flight their mean), throughput, memory or
+            cost.
         allow_lossy: rank fp8, and pipelines of patches, with the rest.
         use_all_gpus: leave out configurations of fewer devices.
         top: recommendations returned.
-        max_latency_ms: leave out slower ones.
+        max_latency_ms: leave out those where a request in flight takes longer.
         price_per_gpu_hour: turns GPU-seconds into money.
         fit: calibration file.
         strict: refuse priors.
@@ -93,28 +111,41 @@ def recommend(
     settings = further(locals())
     session = open_session(workload, system, engine=engine, options=options, fit=fit, strict=strict)
     session = settled(session, _space(session, use_all_gpus))
+    wanted = _Wanted(objective, use_all_gpus, max_latency_ms)
+    answer = _ranked_answer(session, wanted, settings, top=top, allow_lossy=allow_lossy)
+    priced = tuple(_priced(record, price_per_gpu_hour) for record in answer.recommendations)
+    return answer.model_copy(update={"recommendations": priced})
+
+
+def _ranked_answer(
+    session: Session,
+    wanted: _Wanted,
+    settings: Mapping[str, object],
+    *,
+    top: int,
+    allow_lossy: bool,
+) -> Answer:
+    """All legal layouts of the session predicted and ranked; what was asked, as `settings`."""
     found = legality(session, search_space(session))
     if not found.legal.any():
         raise _nothing_legal(session, found)
     layouts = found.layouts.take(found.legal)
     table = build_table(session, layouts)
-    ranked = _rank(table, objective, use_all_gpus, max_latency_ms)
+    ranked = _rank(table, wanted)
     answer = _answer(session, found, table, settings)
     if not ranked.allowed.any():
         return misfit.explain(session, table, answer)
     variants = [ranked]
     lossy = _lossy_session(session)
     if allow_lossy:
-        variants += [
-            _rank(table, objective, use_all_gpus, max_latency_ms)
-            for table in _lossy_tables(session, lossy, layouts)
-        ]
-    best, records = _top(variants, top, objective)
+        tables = _lossy_tables(session, lossy, layouts)
+        variants += [_rank(table, wanted) for table in tables]
+    best, records = _top(variants, top, wanted.objective)
     found_best = _around_the_best(best, records[0], None if allow_lossy else lossy)
     scaling = _scaling(ranked)
     return answer.model_copy(
         update={
-            "recommendations": tuple(_priced(r, price_per_gpu_hour) for r in records),
+            "recommendations": tuple(records),
             "scaling": scaling,
             "throughput_best": next((row for row in scaling if row.best_throughput), None),
             **found_best,
@@ -175,22 +206,21 @@ def _answer(
     )
 
 
-def _rank(
-    table: Table, objective: str, use_all_gpus: bool, max_latency_ms: float | None
-) -> _Ranked:
+def _rank(table: Table, wanted: _Wanted) -> _Ranked:
     evaluation, num_gpus = table.evaluation, table.session.system.num_gpus
+    requests = table.session.workload.concurrency
     allowed = table.memory.fits.copy()
-    if use_all_gpus:
+    if wanted.use_all_gpus:
         allowed &= evaluation.layouts.world_size == num_gpus
-    if max_latency_ms is not None:
+    if wanted.max_latency_ms is not None:
         # Where nothing is fast enough the fastest is shown, and the command exits with 5.
-        fast = allowed & (evaluation.latency_s * MS_PER_S <= max_latency_ms)
+        stay = longest_stay(evaluation.layouts, num_gpus, requests)
+        fast = allowed & (evaluation.latency_s * stay * MS_PER_S <= wanted.max_latency_ms)
         allowed = fast if fast.any() else allowed
-    scores = score(evaluation, table.memory.peak_bytes, objective, num_gpus)
+    peak_bytes = table.memory.peak_bytes
+    scores = score(evaluation, peak_bytes, wanted.objective, num_gpus, requests)
     return _Ranked(
-        table,
-        allowed,
-        rank(evaluation, allowed, scores, table.memory.peak_bytes, table.memory.tight),
+        table, allowed, rank(evaluation, allowed, scores, peak_bytes, table.memory.tight)
     )
 
 
@@ -217,11 +247,22 @@ def _top(variants: Sequence[_Ranked], top: int, objective: str) -> tuple[_Ranked
             tied_with_best=number > 1 and ranked is best and bool(ranked.ranking.tied[place]),
             why=_why(ranked, row) if number == 1 else None,
         )
-        if objective == "throughput":
-            record = as_replicas(record, ranked.table.session.system.num_gpus)
+        record = _served(ranked.table, row, record, objective)
         shown = number <= COMMANDS_SHOWN
         records.append(with_commands(ranked.table, row, record) if shown else record)
     return best, records
+
+
+def _served(table: Table, row: int, record: Prediction, objective: str) -> Prediction:
+    """The record on as many copies as the objective runs, with the requests in flight."""
+    session = table.session
+    requests, num_gpus = session.workload.concurrency, session.system.num_gpus
+    if objective == "throughput":
+        record = as_replicas(record, max(num_gpus // record.num_gpus, 1))
+    elif objective == "latency":
+        layouts = table.evaluation.layouts
+        record = as_replicas(record, int(copies(requests, num_gpus, layouts)[row]))
+    return in_flight(record, requests)
 
 
 def _why(ranked: _Ranked, row: int) -> str:

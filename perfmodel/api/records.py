@@ -14,6 +14,7 @@ from perfmodel.api.session import Session
 from perfmodel.memory import PARTS, PHASES, STATUS, MemoryTable
 from perfmodel.pipeline.evaluate import STAGES, Evaluation
 from perfmodel.pipeline.lines import Column, Line
+from perfmodel.pipeline.queue import wave
 from perfmodel.pipeline.uncertainty import halfwidth_s
 from perfmodel.report.answer import (
     CommandsInfo,
@@ -279,11 +280,23 @@ def option_values(options: Options, config: ParallelConfig) -> dict[str, object]
     return values
 
 
-def as_replicas(record: Prediction, num_gpus: int) -> Prediction:
-    """`record` on a machine of `num_gpus` that is filled with copies of it."""
-    copies = max(num_gpus // record.num_gpus, 1)
+def as_replicas(record: Prediction, copies: int) -> Prediction:
+    """`record` on a machine that runs `copies` of it."""
     hourly = None if record.requests_per_hour is None else record.requests_per_hour * copies
     return record.model_copy(update={"replicas": copies, "requests_per_hour": hourly})
+
+
+def in_flight(record: Prediction, requests: int) -> Prediction:
+    """`record` with the times of `requests` that are sent to its servers at once."""
+    if requests == 1 or record.latency_ms is None:
+        return record
+    mean, worst = wave(requests, record.replicas * record.parallel.data_parallel_size)
+    return record.model_copy(
+        update={
+            "in_flight_mean_ms": record.latency_ms * float(mean),
+            "in_flight_worst_ms": record.latency_ms * float(worst),
+        }
+    )
 
 
 def with_commands(table: Table, row: int, record: Prediction) -> Prediction:

@@ -55,12 +55,12 @@ def command(given: Given) -> int:
 def limit_of(answer: CompareAnswer, given: Given) -> int:
     """Exit code 0 when a case is as fast as its ``--max-latency``, else a line and 5."""
     from perfmodel.cli.output import say
-    from perfmodel.cli.recommend import LIMIT_MISSED
+    from perfmodel.cli.recommend import LIMIT_MISSED, longest_ms
     from perfmodel.cli.values import number
 
     for row in answer.rows:
         limit = number(row.values.get("max_latency") or given.text("max_latency") or "")
-        took = row.prediction.latency_ms if row.prediction else None
+        took = longest_ms(row.prediction) if row.prediction else None
         if limit is None or (took is not None and took <= limit):
             return 0
     say("error[max-latency]: no case is as fast as its --max-latency; vary gpus, steps or size")

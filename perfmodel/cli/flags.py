@@ -95,7 +95,13 @@ REQUEST = (
     Flag("sound", "generate sound as well", "switch"),
     Flag("text-tokens", "prompt length in tokens (512)", metavar="N", example="512"),
     Flag("batch", "outputs of one request", metavar="N", default="1", example="1"),
-    Flag("concurrency", "requests in flight", metavar="N", default="1", example="1"),
+    Flag(
+        "concurrency",
+        "requests in flight: sent at once, each server takes one after another",
+        metavar="N",
+        default="1",
+        example="4",
+    ),
 )
 ENGINE = (
     Flag(
@@ -146,7 +152,7 @@ SEARCH = (
     ),
     Flag(
         "max-latency",
-        "the answer, then exit code 5 when the fastest request is slower",
+        "the answer, then exit code 5 when the fastest request (the last in flight) is slower",
         metavar="MS",
         example="60000",
     ),

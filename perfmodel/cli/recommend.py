@@ -11,7 +11,7 @@ from perfmodel.cli.flags import COMMANDS, OUTPUT, REJECTED, SEARCH, WORK
 from perfmodel.cli.given import Given
 
 if TYPE_CHECKING:
-    from perfmodel.report.answer import Answer, Document
+    from perfmodel.report.answer import Answer, Document, Prediction
 
 LIMIT_MISSED = 5
 ANY_ENGINE = "any"
@@ -57,11 +57,16 @@ def command(given: Given) -> int:
     return _limit(answer, inputs.settings.get("max_latency_ms")) if code == 0 else code
 
 
+def longest_ms(prediction: Prediction) -> float | None:
+    """What a limit is compared with: the slowest of the requests in flight."""
+    return prediction.in_flight_worst_ms or prediction.latency_ms
+
+
 def _limit(answer: Answer, limit_ms: float | None) -> int:
     from perfmodel.cli.output import say
     from perfmodel.report.words import milliseconds
 
-    best = answer.recommendations[0].latency_ms if answer.recommendations else None
+    best = longest_ms(answer.recommendations[0]) if answer.recommendations else None
     if limit_ms is None or (best is not None and best <= limit_ms):
         return 0
     say(

@@ -26,8 +26,11 @@ def _host(ctx: Context, config: ParallelConfig) -> dict[str, int]:
     return {} if sockets is None else {"sockets": max(sockets, 1)}
 
 
-def run_record(ctx: Context, config: ParallelConfig) -> dict[str, object]:
-    """The run record of this request and configuration, without its measurements."""
+def run_record(ctx: Context, config: ParallelConfig, in_flight: int = 1) -> dict[str, object]:
+    """The run record of this request and configuration, without its measurements.
+
+    Outputs are counted over all requests in flight.
+    """
     behaviour, options = ctx.behaviour, ctx.behaviour.options
     degrees = {
         "cfg_parallel_size": config.cfg,
@@ -72,9 +75,9 @@ def run_record(ctx: Context, config: ParallelConfig) -> dict[str, object]:
         "batch": 1,
         "guidance_scale": ctx.guidance,
         "cfg": ctx.branches > 1,
-        "num_outputs": ctx.outputs,
+        "num_outputs": ctx.outputs * in_flight,
         **({"ref_images": ctx.input_images} if ctx.input_images else {}),
-        "concurrency": 1,
+        "concurrency": in_flight,
         "dtype": options.dtype,
         "attention_backend": backend,
         "compile": behaviour.compiled,

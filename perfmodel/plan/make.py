@@ -200,7 +200,8 @@ def survey(
             objective=objective,
         )
         return misfit.explain(session, table, answer)
-    scores = score(evaluation, table.memory.peak_bytes, objective, num_gpus)
+    requests = session.workload.concurrency
+    scores = score(evaluation, table.memory.peak_bytes, objective, num_gpus, requests)
     order = np.flatnonzero(allowed)
     order = order[np.argsort(scores[order], kind="stable")]
     best = rank(evaluation, allowed, scores, table.memory.peak_bytes, table.memory.tight).order[0]

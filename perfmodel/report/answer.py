@@ -123,6 +123,8 @@ class Prediction(Record):
     limits a stage.  `vs_best_pct` is 0 for the best; `speedup` is against one GPU, null if that
     does not fit.  `speedup_loss_ms` leads from `ideal_ms` (= `one_gpu_ms` / GPUs) to `latency_ms`;
     keys that start with ``not_split_`` name stages.  `memory_parts_gib` has a phase a key.
+    `in_flight_mean_ms` and `in_flight_worst_ms` are the times of the requests in flight, sent at
+    once to the `replicas`, each of which serves one after another (null: one request).
     `peak_memory_gib` is what the driver shows, `required_memory_gib` without the blocks that the
     allocator gives back before it fails: what decides whether it fits.
     """
@@ -142,6 +144,8 @@ class Prediction(Record):
     latency_low_ms: float | None = None
     latency_high_ms: float | None = None
     pipeline_forward_ms: float | None = None
+    in_flight_mean_ms: float | None = None
+    in_flight_worst_ms: float | None = None
     first_request_ms: float | None = None
     requests_per_hour: float | None = None
     replicas: int = 1

@@ -9,7 +9,7 @@ from perfmodel.report.answer import OperatorRow, PredictAnswer, Prediction, Stag
 from perfmodel.report.header import add_cite, add_header, add_trust, is_image
 from perfmodel.report.memory_page import add_memory, add_miss, add_would_fit
 from perfmodel.report.page import Column, Page, unbroken
-from perfmodel.report.recommend_page import headline
+from perfmodel.report.recommend_page import headline, waiting
 
 COLLECTIVE = "collective"
 NOT_SPLIT = "not_split_"
@@ -30,6 +30,8 @@ def predict_page(
     if predicted is not None:
         page.blank()
         page.paragraph(headline(predicted, answer.interval_level), "RESULT  ")
+        if answer.workload and (waits := waiting(predicted, answer.workload.concurrency)):
+            page.paragraph(waits, indent=8)
         if predicted.why:
             page.paragraph(predicted.why, "WHY     ")
         _add_stages(page, answer, predicted)

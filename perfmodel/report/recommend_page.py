@@ -55,6 +55,29 @@ def headline(best: Prediction, interval_level: float) -> str:
     return f"{best.config_id}   {time}, {_memory(best)}".replace("   ", "\u00a0\u00a0\u00a0")
 
 
+def waiting(best: Prediction, requests: int) -> str:
+    """How long the requests in flight take, where there are several."""
+    if best.in_flight_mean_ms is None:
+        return ""
+    servers = best.replicas * best.parallel.data_parallel_size
+    where = f"{servers} servers, each" if servers > 1 else "1 server,"
+    return (
+        f"{requests} requests sent at once to {where} one after another: "
+        f"{_scaled(best, best.in_flight_mean_ms)} ms on average, the last after "
+        f"{_scaled(best, best.in_flight_worst_ms)} ms."
+    )
+
+
+def _scaled(best: Prediction, value_ms: float | None) -> str:
+    """A multiple of the request's time, in the digits that its range supports."""
+    if value_ms is None or not best.latency_ms:
+        return words.UNKNOWN
+    low, high = best.latency_low_ms, best.latency_high_ms
+    times = value_ms / best.latency_ms
+    ends = (None, None) if low is None or high is None else (low * times, high * times)
+    return words.milliseconds(value_ms, *ends)
+
+
 def _memory(best: Prediction) -> str:
     """What the driver shows of the device's memory; where that decides, what is needed of it."""
     have, needed = words.gib(best.capacity_gib), words.gib(best.required_memory_gib)
@@ -71,6 +94,8 @@ def _add_answer(page: Page, answer: Answer) -> None:
     if fewer := _fewer_gpus(answer):
         page.paragraph(fewer, "REPLICAS    " if best.replicas > 1 else "FEWER GPUS  ")
     page.paragraph(headline(best, answer.interval_level), "BEST  ")
+    if answer.workload and (waits := waiting(best, answer.workload.concurrency)):
+        page.paragraph(waits, indent=6)
     page.paragraph(" ".join(filter(None, (_standing(best), _ties(answer)))), indent=6)
     if best.why:
         page.paragraph(best.why, "WHY   ")
@@ -79,8 +104,10 @@ def _add_answer(page: Page, answer: Answer) -> None:
 def _fewer_gpus(answer: Answer) -> str:
     best, total = answer.recommendations[0], answer.system.num_gpus if answer.system else 0
     if best.replicas > 1:
+        used = best.replicas * best.num_gpus
+        what = f"fill the {total} GPUs" if used == total else f"use {used} of {total} GPUs"
         return (
-            f"{best.replicas} servers of {best.config_id} fill the {total} GPUs: "
+            f"{best.replicas} servers of {best.config_id} {what}: "
             f"{words.significant(best.requests_per_hour, 4)} requests an hour."
         )
     if best.num_gpus < total:
@@ -122,6 +149,8 @@ def _gave_way(answer: Answer) -> str:
     """The faster tie that needs more memory than the best, if there is one."""
     best, *others = answer.recommendations
     if answer.objective not in (None, "latency") or best.latency_ms is None:
+        return ""
+    if best.in_flight_mean_ms is not None:
         return ""
     faster = [
         row
@@ -165,6 +194,7 @@ def ranking_columns(
         Column("GPUs", [str(row.num_gpus) if several else "" for row in rows], drop_zero=True),
         Column("vs best", [_versus(row, not index) for index, row in enumerate(rows)]),
         *time_columns(rows, file),
+        *_waiting_columns(rows),
         *_objective_columns(rows, objective),
         Column(
             "price", [words.significant(row.price_per_request, 3) for row in rows], drop_zero=True
@@ -182,6 +212,17 @@ def ranking_columns(
             right=False,
             drop_zero=True,
         ),
+    ]
+
+
+def _waiting_columns(rows: Sequence[Prediction]) -> list[Column]:
+    """Servers and the requests in flight, where there are several."""
+    if not any(row.in_flight_mean_ms for row in rows):
+        return []
+    return [
+        Column("servers", [str(r.replicas * r.parallel.data_parallel_size) for r in rows]),
+        Column("mean\nms", [_scaled(row, row.in_flight_mean_ms) for row in rows]),
+        Column("last\nms", [_scaled(row, row.in_flight_worst_ms) for row in rows]),
     ]
 
 

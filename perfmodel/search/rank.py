@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from perfmodel.pipeline.evaluate import Evaluation
 from perfmodel.pipeline.lines import Column
+from perfmodel.pipeline.queue import copies, wave
 from perfmodel.pipeline.uncertainty import difference_halfwidth_s
 from perfmodel.spec.parallel import Layouts
 
@@ -42,21 +43,38 @@ class Ranking:
     score: Column
 
 
-def score(evaluation: Evaluation, peak_bytes: Column, objective: str, num_gpus: int) -> Column:
+def score(
+    evaluation: Evaluation,
+    peak_bytes: Column,
+    objective: str,
+    num_gpus: int,
+    in_flight: int = 1,
+) -> Column:
     """What the objective minimises, for each row.
 
-    latency: seconds a request.  throughput: device-seconds a request when the machine is filled
+    latency: seconds a request, on average over those `in_flight`, on copies that fill the machine
+    while they have work.  throughput: device-seconds a request when the machine is filled
     with replicas.  cost: device-seconds of the devices used.  memory: peak bytes a device.
     """
     world = evaluation.layouts.world_size
     if objective == "latency":
-        return evaluation.latency_s
+        return evaluation.latency_s * mean_stay(evaluation.layouts, num_gpus, in_flight)
     if objective == "throughput":
         replicas = np.maximum(num_gpus // world, 1)
         return evaluation.latency_s / replicas
     if objective == "cost":
         return evaluation.latency_s * world
     return peak_bytes
+
+
+def mean_stay(layouts: Layouts, num_gpus: int, in_flight: int) -> Column:
+    """Mean stay of the requests in flight, in times of one alone, ``[N]``."""
+    return wave(in_flight, copies(in_flight, num_gpus, layouts) * layouts.dp)[0]
+
+
+def longest_stay(layouts: Layouts, num_gpus: int, in_flight: int) -> Column:
+    """Stay of the last of the requests in flight, in times of one alone, ``[N]``."""
+    return wave(in_flight, copies(in_flight, num_gpus, layouts) * layouts.dp)[1]
 
 
 def denoise_layouts(layouts: Layouts) -> NDArray[np.intp]:

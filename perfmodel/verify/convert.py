@@ -55,7 +55,7 @@ def convert(
         names = ", ".join(str(path) for path in paths)
         message = f"{names}: {', '.join(bad)}; a time is above 0 and at most {MOST_MS:,.0f} ms"
         raise BadInput(Problem("times", message, value=names))
-    record = run_record(session.context, config)
+    record = run_record(session.context, config, session.workload.concurrency)
     record["measured_ms"] = {name: round(ms, 3) for name, ms in found.measured_ms.items()}
     if found.peak_memory_mib:
         record.update(peak_memory_mib=found.peak_memory_mib, memory_kind="reserved")

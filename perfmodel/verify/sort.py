@@ -149,8 +149,8 @@ def differences(record: RunRecord, asked: Question, session: Session) -> Iterato
     yield from _images(record, session)
     yield from _sockets(record, session)
     if (record.concurrency or 1) > replicas(record):
-        yield f"{record.concurrency} requests in flight, asked 1"
-    yield from _branches(record, session)
+        yield f"{record.concurrency} requests in flight: its times hold those that waited"
+    yield from _branches(record, asked, session)
     yield from _options(record, session)
 
 
@@ -171,9 +171,8 @@ def _sockets(record: RunRecord, session: Session) -> Iterator[str]:
         yield f"{per_host} GPUs over {seen} CPU socket(s), asked {want}"
 
 
-def _branches(record: RunRecord, session: Session) -> Iterator[str]:
-    shape = session.job.shape
-    outputs = (record.batch or 1) * (record.num_outputs or 1)
+def _branches(record: RunRecord, asked: Question, session: Session) -> Iterator[str]:
+    shape, outputs = session.job.shape, asked.workload.batch
     if outputs != int(shape.batch):
         yield f"{outputs} outputs a request, asked {int(shape.batch)}"
     if record.cfg is not None and record.cfg != (shape.branches > 1):
