@@ -16,6 +16,7 @@ from perfmodel.report.asked import (
     SCHEMA_VERSION,
     EngineInfo,
     OptionValue,
+    ParallelInfo,
     ProblemInfo,
     Record,
     Refusal,
@@ -56,22 +57,6 @@ __all__ = [
 
 Status = Literal["ok", "illegal", "does_not_fit", "bad_input", "missing_data"]
 FitStatus = Literal["fits", "tight", "no"]
-
-
-class ParallelInfo(Record):
-    """Degrees by the names of the engine's arguments; 1 is off."""
-
-    cfg_parallel_size: int = 1
-    ulysses_degree: int = 1
-    ring_degree: int = 1
-    allgather_degree: int = 1
-    tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
-    data_parallel_size: int = 1
-    hsdp_shard_size: int = 1
-    hsdp_replicate_size: int = 1
-    vae_patch_parallel_size: int = 1
-    text_encoder_tp_size: int = 1
 
 
 class StagesMs(Record):

@@ -122,3 +122,19 @@ class EngineInfo(Record):
     version: str | None = None
     options: dict[str, OptionValue] = {}
     assumed: tuple[str, ...] = ()
+
+
+class ParallelInfo(Record):
+    """Degrees by the names of the engine's arguments; 1 is off."""
+
+    cfg_parallel_size: int = 1
+    ulysses_degree: int = 1
+    ring_degree: int = 1
+    allgather_degree: int = 1
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    hsdp_shard_size: int = 1
+    hsdp_replicate_size: int = 1
+    vae_patch_parallel_size: int = 1
+    text_encoder_tp_size: int = 1
