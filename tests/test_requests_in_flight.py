@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import perfmodel as pm
 from perfmodel import api
 from perfmodel.cli.app import run
-from perfmodel.pipeline.queue import copies, wave
+from perfmodel.pipeline.queue import copies, files_before, wave
 from perfmodel.report.render import Look, render
 from perfmodel.spec.parallel import Layouts, ParallelConfig
 from perfmodel.validate.questions import replicas
@@ -102,8 +102,19 @@ def test_one_configuration_serves_its_own_replicas():
     work = pm.Workload(**WORK, concurrency=3)
     row = api.predict(work, "4xB300", parallel="cfg2_dp2").prediction
     assert row
-    assert row.in_flight_mean_ms == pytest.approx(4 / 3 * row.latency_ms)
+    # the first two end together, and their files are written one after the other
+    file_ms = row.stages_ms.video_encode
+    assert file_ms > 1000
+    assert row.in_flight_mean_ms == pytest.approx((4 * row.latency_ms + file_ms) / 3)
     assert row.in_flight_worst_ms == pytest.approx(2 * row.latency_ms)
+
+
+@given(st.integers(1, 60), st.integers(1, 12))
+def test_files_of_requests_that_end_together_are_written_in_turn(requests, together):
+    waits = [number % together for number in range(requests)]
+    mean, last = files_before(requests, together)
+    assert mean == pytest.approx(sum(waits) / requests)
+    assert last == waits[-1]
 
 
 def test_a_limit_holds_for_the_last_request_in_flight(capsys):

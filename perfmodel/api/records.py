@@ -14,7 +14,7 @@ from perfmodel.api.session import Session
 from perfmodel.memory import PARTS, PHASES, STATUS, MemoryTable
 from perfmodel.pipeline.evaluate import STAGES, Evaluation
 from perfmodel.pipeline.lines import Column, Line
-from perfmodel.pipeline.queue import wave
+from perfmodel.pipeline.queue import files_before, wave
 from perfmodel.pipeline.uncertainty import halfwidth_s
 from perfmodel.report.answer import (
     CommandsInfo,
@@ -286,15 +286,22 @@ def as_replicas(record: Prediction, copies: int) -> Prediction:
     return record.model_copy(update={"replicas": copies, "requests_per_hour": hourly})
 
 
-def in_flight(record: Prediction, requests: int) -> Prediction:
-    """`record` with the times of `requests` that are sent to its servers at once."""
+def in_flight(record: Prediction, requests: int, *, files_in_turn: bool) -> Prediction:
+    """`record` with the times of `requests` that are sent to its servers at once.
+
+    `files_in_turn`: one process encodes the files of a server's data-parallel replicas.
+    """
     if requests == 1 or record.latency_ms is None:
         return record
-    mean, worst = wave(requests, record.replicas * record.parallel.data_parallel_size)
+    each = record.parallel.data_parallel_size
+    mean, worst = wave(requests, record.replicas * each)
+    of_one = -(-requests // record.replicas)
+    before, before_last = files_before(of_one, each) if files_in_turn else (0.0, 0.0)
+    file_ms = record.stages_ms.video_encode or 0.0
     return record.model_copy(
         update={
-            "in_flight_mean_ms": record.latency_ms * float(mean),
-            "in_flight_worst_ms": record.latency_ms * float(worst),
+            "in_flight_mean_ms": record.latency_ms * float(mean) + before * file_ms,
+            "in_flight_worst_ms": record.latency_ms * float(worst) + before_last * file_ms,
         }
     )
 

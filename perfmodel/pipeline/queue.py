@@ -24,6 +24,17 @@ def wave(
     return sums / in_flight, np.ceil(in_flight / number)
 
 
+def files_before(requests: int, together: int) -> tuple[float, float]:
+    """Files that one process encodes before a request's own: of the mean request, of the last.
+
+    Formula: rounds of ``k = together`` requests end together, the last round may be smaller; the
+        j-th of a round waits for ``j - 1`` files.
+    """
+    rounds, rest = divmod(requests, together)
+    waits = rounds * together * (together - 1) / 2 + rest * (rest - 1) / 2
+    return waits / requests, float((rest or together) - 1)
+
+
 def copies(in_flight: int, num_gpus: int, layouts: Layouts) -> NDArray[np.int64]:
     """Copies of each configuration that serve `in_flight` requests: as many as fit and have work.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perfmodel.engines.base import Behaviour
+from perfmodel.pipeline.queue import wave
 from perfmodel.spec.record import RunRecord
 from perfmodel.validate.questions import replicas
 
@@ -38,12 +39,11 @@ def waited(
 def _queue(record: RunRecord, end: str) -> float:
     """Times of a request that a client waits when more are in flight than replicas take.
 
-    Formula: with ``w = ceil(in flight / replicas)`` requests for each, between ``(w + 1) / 2`` (one
-        wave, sent at once) and ``w`` (a new request for each that is done); the middle of both.
+    Formula: between the mean of one wave, sent at once, and ``ceil(in flight / replicas)`` (a new
+        request for each that is done); the middle of both.
     """
-    each = -(-(record.concurrency or 1) // replicas(record))
-    wave, steady = (each + 1) / 2, float(each)
-    return {"low": wave, "high": steady}.get(end, (wave + steady) / 2)
+    at_once, steady = map(float, wave(record.concurrency or 1, replicas(record)))
+    return {"low": at_once, "high": steady}.get(end, (at_once + steady) / 2)
 
 
 def _in_turn(record: RunRecord, behaviour: Behaviour, end: str) -> float:
