@@ -426,13 +426,46 @@ def test_colour_obeys_flag_and_environment(asked, capsys, monkeypatch):
     assert "\x1b[" not in lines(capsys)[0]
 
 
-def test_any_engine_asks_each_that_serves(asked, capsys):
+def test_any_engine_asks_each_that_can_be_started(asked, capsys):
     assert run(["recommend", "--gpus", "4xB300", "--frames", "189", "--engine", "any"]) == 0
     assert [settings["engine"] for _, _, settings in asked] == [
         "vllm-omni",
         "sglang-diffusion",
         "xdit",
+        "diffusers",
+        "wan-official",
+        "cosmos-official",
     ]
     out, _ = lines(capsys)
     assert "sglang-diffusion" in out
     assert "vs first" in out
+
+
+@pytest.mark.parametrize(
+    ("model", "engines"),
+    [
+        ("no-such-model", ()),
+        ("latte-1", ("diffusers", "xdit")),
+        ("hunyuanvideo", ("diffusers", "sglang-diffusion", "xdit")),
+        ("longcat-video", ("fastvideo",)),
+        ("wan2.1-t2v-14b", ("diffusers", "sglang-diffusion", "vllm-omni", "wan-official", "xdit")),
+    ],
+)
+def test_any_engine_is_every_engine_that_has_the_model_fastest_first(model, engines, capsys):
+    words = ["recommend", "--gpus", "4xH100", "--model", model, "--engine", "any", "--json"]
+    code = run(words)
+    answer = json.loads(capsys.readouterr().out)
+    rows = answer.get("rows", ())
+    assert code == (0 if engines else 2)
+    assert sorted(row["values"]["engine"] for row in rows if row["status"] == "ok") == [*engines]
+    times = [row["prediction"]["latency_ms"] for row in rows if row["prediction"]]
+    assert times == sorted(times)
+
+
+def test_what_one_engine_refuses_is_a_row_of_its_own(capsys):
+    words = ["recommend", "--gpus", "4xH100", "--engine", "any", "--attention", "no-such-backend"]
+    assert run([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    refused = [row for row in rows if row["status"] != "ok"]
+    assert [row["values"]["engine"] for row in refused] == ["vllm-omni"]
+    assert rows[-1] == refused[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from itertools import product
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.cli import arrays
@@ -69,9 +70,60 @@ def limit_of(answer: CompareAnswer, given: Given) -> int:
 
 def side_by_side(given: Given, varied: dict[str, tuple[str, ...]]) -> CompareAnswer:
     """Every combination of the varied flags, answered and compared."""
+    return compared(given, [(case, _answer(given, case)) for case in cases(varied)])
+
+
+NO_MODEL = "model-not-in-engine"
+
+
+def all_engines(given: Given) -> CompareAnswer:
+    """Every engine that can run the model and be started from here, the fastest first.
+
+    Where there is none, the projects around diffusers and Wan that have the model.  One that
+    refuses for another reason keeps its row; where nothing has the model, all say so.
+    """
+    from perfmodel.engines import STARTED, engine_names
+
+    able = _with_model(given, STARTED)
+    others = [name for name in engine_names() if name not in STARTED]
+    able = able or _with_model(given, others) or _answers(given, STARTED)
+    return compared(given, sorted(able, key=lambda one: _request_ms(one[1])))
+
+
+def _with_model(given: Given, names: Sequence[str]) -> list[Answered]:
+    answered = _answers(given, names)
+    return [one for one in answered if all(p.rule_id != NO_MODEL for p in one[1].problems)]
+
+
+def _answers(given: Given, names: Sequence[str]) -> list[Answered]:
+    from perfmodel.report.answer import refusal
+
+    answered: list[Answered] = []
+    for name in names:
+        case = {"engine": name}
+        try:
+            answered.append((case, _answer(given, case)))
+        except BadInput as error:
+            # an option of one engine may mean nothing to another
+            answered.append((case, refusal(error)))
+    return answered
+
+
+def _request_ms(document: Document) -> float:
+    from perfmodel.cli.recommend import longest_ms
+    from perfmodel.report.answer import Answer, PredictAnswer
+
+    found = document.recommendations[:1] if isinstance(document, Answer) else ()
+    if isinstance(document, PredictAnswer) and document.prediction:
+        found = (document.prediction,)
+    return min((longest_ms(one) or inf for one in found), default=inf)
+
+
+def compared(given: Given, answered: Sequence[Answered]) -> CompareAnswer:
+    """The answers of one question's cases beside each other."""
     from perfmodel import api
 
-    answer = api.compare(name_cases([(case, _answer(given, case)) for case in cases(varied)]))
+    answer = api.compare(name_cases(answered))
     return answer.model_copy(update={"command": given.again()})
 
 

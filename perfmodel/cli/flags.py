@@ -106,7 +106,7 @@ REQUEST = (
 ENGINE = (
     Flag(
         "engine",
-        "NAME, NAME@VERSION or NAME@DATE; recommend: any compares",
+        "NAME, NAME@VERSION or NAME@DATE; recommend: any compares all that have the model",
         metavar="NAME[@V]",
         default="vllm-omni",
         complete="engines",

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 LIMIT_MISSED = 5
 ANY_ENGINE = "any"
-SERVING_ENGINES: tuple[str, ...] = ("vllm-omni", "sglang-diffusion", "xdit")
 
 
 def _kind() -> type[Document]:
@@ -39,9 +38,9 @@ def command(given: Given) -> int:
     collect = Collector()
     target = collect(lambda: read_target(given))
     if given.text("engine") == ANY_ENGINE and target is not None:
-        from perfmodel.cli.compare import limit_of, side_by_side
+        from perfmodel.cli.compare import all_engines, limit_of
 
-        compared = side_by_side(given, {"engine": SERVING_ENGINES})
+        compared = all_engines(given)
         code = emit(compared, target, time.perf_counter() - started)
         return limit_of(compared, given) if code == 0 else code
     inputs = collect(lambda: read_inputs(given))

@@ -78,6 +78,17 @@ def engine(name: str = DEFAULT_ENGINE) -> Engine:
     return loaded
 
 
+STARTED = (
+    "vllm-omni",
+    "sglang-diffusion",
+    "xdit",
+    "diffusers",
+    "wan-official",
+    "cosmos-official",
+)
+"""Engines whose commands are modelled; the others are projects around their modules."""
+
+
 def engines_with(slug: str) -> tuple[str, ...]:
     """Engines that run the model `slug`: servers, then the models' own code, else FastVideo.
 
@@ -90,8 +101,7 @@ def engines_with(slug: str) -> tuple[str, ...]:
         return facts is not None and facts.model(slug) is not None
 
     first = ("vllm-omni",) if pipeline_of(slug) is not None else ()
-    names = ("sglang-diffusion", "xdit", "diffusers", "wan-official", "cosmos-official")
-    found = (*first, *filter(has, names))
+    found = (*first, *filter(has, STARTED[1:]))
     return found or tuple(filter(has, ("fastvideo",)))
 
 
