@@ -6,7 +6,7 @@ import pytest
 
 from perfmodel import catalog
 from perfmodel.api.session import open_session
-from perfmodel.engines.sources import day_of_source
+from perfmodel.engines.sources import day_of_run
 from perfmodel.ops import Attention, Gemm, Pointwise
 from perfmodel.placement.denoise import place_denoise
 from perfmodel.placement.precision import quantise
@@ -130,7 +130,7 @@ def test_xdit_before_its_runner_wraps_layers_and_uses_flash_2():
     ],
 )  # fmt: skip
 def test_days_of_sources(engine, source, day):
-    assert day_of_source(engine, source) == day
+    assert day_of_run(engine, source, None) == day
 
 
 def test_vllm_omni_compiles_since_0_14():
@@ -187,3 +187,13 @@ def test_torchao_quantises_activations_in_compiled_kernels_others_in_their_own(
     assert quantise(op, "fp8", fused=fused).input_quantised is fused
     assert quantise(op, "fp8", fused=fused).launches == (1 if fused else 3)
     assert quantise(op, "bf16", fused=fused) is op
+
+
+def test_a_page_read_later_keeps_the_day_of_its_figures():
+    page = "https://github.com/vllm-project/vllm-omni/blob/main/docs/user_guide/diffusion/attention_backends.md"
+    assert day_of_run("vllm-omni", page, "2026-07-13") == "2026-04-15"
+    assert day_of_run("vllm-omni", page, "2026-04-01") == "2026-04-01"
+    assert day_of_run("vllm-omni", page, None) == "2026-04-15"
+    other = "https://github.com/vllm-project/vllm-omni/pull/4301"
+    assert day_of_run("vllm-omni", other, "2026-07-13") == "2026-07-13"
+    assert day_of_run("sglang-diffusion", page, "2026-07-13") == "2026-07-13"

@@ -11,7 +11,7 @@ from perfmodel import catalog
 from perfmodel.api.session import Session, open_session
 from perfmodel.catalog.problems import problems_of
 from perfmodel.engines import engine_names
-from perfmodel.engines.sources import day_of_source
+from perfmodel.engines.sources import day_of_run
 from perfmodel.errors import PerfmodelError
 from perfmodel.spec.hardware import System
 from perfmodel.spec.parallel import KEY_ALIASES, KEYS, ParallelConfig
@@ -294,9 +294,7 @@ def _engine(record: RunRecord, assumed: list[str]) -> str:
     if number[:1].isdigit() and "." in number and number[0:1] == "0":
         return f"{record.engine}@{number}"
     assumed.append("engine_version")
-    day = record.source_date
-    if day is None:
-        day = day_of_source(record.engine, record.source or "")
+    day = day_of_run(record.engine, record.source or "", record.source_date)
     return f"{record.engine}@{day}" if day else record.engine
 
 
