@@ -136,7 +136,8 @@ def memory(
     shares = encoder_shares(components, layouts, options.dtype, terms, behaviour.residency, system)
     count = len(layouts)
     sheet = _Sheet(np.zeros((len(PHASES), len(PARTS), count)), np.zeros((len(PHASES), count)))
-    host, loading = _weights(sheet, components, layouts, options, terms, shares)
+    conditioned = bool(np.any(np.asarray(shape.condition_frames) > 0))
+    host, loading = _weights(sheet, components, layouts, options, terms, shares, conditioned)
     denoised = together(shape, layouts) if branches_together else shape
     _denoiser(sheet, denoise(work, denoised, layouts, terms), terms)
     if behaviour.patch_warmup_steps is not None:
@@ -149,7 +150,7 @@ def memory(
         sheet.add(phase, "collectives", result.collectives)
         sheet.add_slack(phase, result.slack)
     outside = _outside(sheet, layouts, terms)
-    if not np.any(np.asarray(shape.condition_frames) > 0):
+    if not conditioned:
         sheet.drop("vae_encode")
     per_host = np.minimum(layouts.world_size, system.gpus_per_node)
     return MemoryTable(
@@ -187,8 +188,12 @@ def _weights(
     options: Options,
     terms: Terms,
     shares: Sequence[Share],
+    conditioned: bool,
 ) -> tuple[Column, Column]:
-    """Add the weights of all phases; returns host bytes of one rank while running and loading."""
+    """Add the weights of all phases; returns host bytes of one rank while running and loading.
+
+    `conditioned`: the VAE encodes before the denoiser runs.
+    """
     offload = options.offload
     parts = [held(component, layouts, options.dtype, offload, terms) for component in components]
     swapped = [
@@ -202,6 +207,8 @@ def _weights(
     ):
         residents[index] = value
     for component, resident in zip(components, residents, strict=True):
+        if component.kind == "vae" and offload == "model" and terms.offload_moves_vae:
+            resident[[phase not in _with_vae(conditioned) for phase in PHASES]] = 0.0
         row = PARTS.index(COLUMN_OF.get(component.kind, "weights"))
         sheet.parts[:, row] += resident
     if terms.quantizes_on_device and options.dtype in QUANTIZED_BITS:
@@ -221,6 +228,11 @@ def _weights(
     host = sum(hosted, np.zeros(len(layouts)))
     loading = sum((part.loading for part in parts), np.full(len(layouts), max(separate, default=0)))
     return host, loading
+
+
+def _with_vae(conditioned: bool) -> tuple[str, ...]:
+    """Phases with the VAE on the device, where model offload moves it too."""
+    return ("vae_encode", "denoise", "vae_decode") if conditioned else ("vae_decode",)
 
 
 def _wide_load(

@@ -29,6 +29,8 @@ class Terms:
         uint8_on_device: the decoded video is turned into bytes on the device (three fp32 copies).
         hsdp_text_encoder: weight sharding covers separate text encoders too.
         offload_keeps_denoiser: model offload leaves the denoiser on the device for the decode.
+        offload_moves_vae: model offload keeps the VAE on the host until it encodes or decodes; from
+            then on it stays for the request.
         layerwise_swaps_encoders: under layerwise offload separate encoders are on the device only
             while they run.
         transformer_bits, text_encoder_bits, vae_bits: bits as loaded; 0 = as the model file says.
@@ -52,6 +54,7 @@ class Terms:
     uint8_on_device: bool = False
     hsdp_text_encoder: bool = False
     offload_keeps_denoiser: bool = True
+    offload_moves_vae: bool = False
     layerwise_swaps_encoders: bool = False
     transformer_bits: int = 0
     text_encoder_bits: int = 0
