@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from perfmodel import catalog, engines
 from perfmodel.api import header, misfit
+from perfmodel.api.choices import lossy_options, lossy_session, vae_choices, vae_note
 from perfmodel.api.command import command_line, further
 from perfmodel.api.offload import settled
 from perfmodel.api.records import Table, as_replicas, in_flight, prediction, with_commands
@@ -20,25 +21,24 @@ from perfmodel.api.table import (
     build_table,
     config_warnings,
     legality,
-    requantised_table,
     search_space,
+    untried_warning,
 )
 from perfmodel.engines.base import problems
-from perfmodel.errors import MissingData, PerfmodelError
+from perfmodel.errors import BadInput, PerfmodelError, Problem
 from perfmodel.pipeline.queue import copies
 from perfmodel.report.answer import (
     Answer,
-    Choice,
     Combinations,
     Prediction,
     RejectedRow,
     ScalingRow,
 )
+from perfmodel.search.enumerate import MOST_ROWS, MOST_WORLD
 from perfmodel.search.explain import contrasts, why
 from perfmodel.search.rank import (
     Ranking,
     best_by_world,
-    denoise_layouts,
     longest_stay,
     rank,
     score,
@@ -46,9 +46,8 @@ from perfmodel.search.rank import (
 from perfmodel.spec.hardware import System
 from perfmodel.spec.parallel import Layouts
 from perfmodel.spec.workload import Options, Workload
-from perfmodel.units import GIB, MS_PER_S, PERCENT, S_PER_HOUR
+from perfmodel.units import MS_PER_S, PERCENT, S_PER_HOUR
 
-LOSSY_DTYPE = "fp8"
 COMMANDS_SHOWN = 5
 
 
@@ -136,7 +135,7 @@ def _ranked_answer(
     if not ranked.allowed.any():
         return misfit.explain(session, table, answer)
     variants = [ranked]
-    lossy = _lossy_session(session)
+    lossy = lossy_session(session)
     if allow_lossy:
         tables = _lossy_tables(session, lossy, layouts)
         variants += [_rank(table, wanted) for table in tables]
@@ -163,9 +162,22 @@ def _lossy_tables(session: Session, lossy: Session | None, layouts: Layouts) -> 
 
 
 def _space(session: Session, use_all_gpus: bool) -> Layouts:
-    """The candidates that may win."""
-    layouts = search_space(session)
-    return layouts.take(layouts.world_size == session.system.num_gpus) if use_all_gpus else layouts
+    """The candidates that may win.
+
+    Raises:
+        BadInput: so many devices that none of those that use all is tried.
+    """
+    layouts, num_gpus = search_space(session), session.system.num_gpus
+    if not use_all_gpus:
+        return layouts
+    layouts = layouts.take(layouts.world_size == num_gpus)
+    if not len(layouts):
+        message = (
+            f"--use-all-gpus: a request is not tried on {num_gpus:,} GPUs (at most "
+            f"{MOST_WORLD:,}, and {MOST_ROWS:,} combinations); leave it out, more run as replicas"
+        )
+        raise BadInput(Problem("search-bound", message, "--use-all-gpus", str(num_gpus)))
+    return layouts
 
 
 def _nothing_legal(session: Session, found: Legality) -> PerfmodelError:
@@ -306,9 +318,10 @@ def _scaling(ranked: _Ranked) -> tuple[ScalingRow, ...]:
 def _around_the_best(best: _Ranked, record: Prediction, lossy: Session | None) -> dict[str, object]:
     """What the answer says of its first recommendation, by field."""
     row, session = int(best.ranking.order[0]), best.table.session
-    choices = _vae_choices(best.table, row)
+    choices = vae_choices(best.table, row)
     warnings = [
         *header.base_warnings(session),
+        *untried_warning(session),
         *config_warnings(session, best.table, row, record.replicas),
         *header.prior_warning(session, record.provenance_share),
     ]
@@ -317,87 +330,6 @@ def _around_the_best(best: _Ranked, record: Prediction, lossy: Session | None) -
         "trust": header.trust_word(record.provenance_share),
         "evidence": header.evidence(session, catalog.load_fit(session.system.device.id)),
         "vae_choices": choices,
-        "vae_note": _vae_note(choices),
-        "lossy_options": _lossy_options(best.table, row, lossy),
+        "vae_note": vae_note(choices),
+        "lossy_options": lossy_options(best.table, row, lossy),
     }
-
-
-def _vae_choices(table: Table, row: int) -> tuple[Choice, ...]:
-    """The VAE layouts of the winner's denoise layout, fastest decode of each number of GPUs."""
-    layouts = table.evaluation.layouts
-    groups = denoise_layouts(layouts)
-    decode_s = table.evaluation.stages["vae_decode"].total_s
-    rows = [int(r) for r in np.flatnonzero(groups == groups[row])]
-    rows.sort(key=lambda r: (layouts.vae_patch[r], layouts.vae_tiling[r]))
-    return tuple(
-        Choice(
-            title=_vae_title(int(layouts.vae_patch[r]), bool(layouts.vae_tiling[r])),
-            config_id=table.config_id(r),
-            num_gpus=int(layouts.vae_patch[r]),
-            vae_decode_ms=float(decode_s[r]) * MS_PER_S,
-            latency_ms=float(table.evaluation.latency_s[r]) * MS_PER_S,
-            memory_gib=float(table.memory.peak_bytes[r]) / GIB,
-            chosen=r == row,
-        )
-        for r in rows
-    )
-
-
-def _vae_title(patch: int, tiling: bool) -> str:
-    if patch == 1:
-        return "1 GPU, tiled" if tiling else "1 GPU"
-    return f"{patch} GPUs"
-
-
-ALIKE = 1.01
-"""Times whose ratio is below this read as the same."""
-
-
-def _vae_note(choices: Sequence[Choice]) -> str | None:
-    """Why more GPUs can decode more slowly."""
-    times = {c.title: c.vae_decode_ms or 0.0 for c in choices}
-    one = times.get("1 GPU")
-    tiled = times.get("1 GPU, tiled")
-    slower = [title for title, ms in times.items() if one and ms > ALIKE * one and "GPUs" in title]
-    if not one or not slower:
-        return None
-    text = f"{slower[0]} decode more slowly than 1: patches overlap and each repeats every launch"
-    if tiled:
-        text += f" (tiles alone cost {tiled - one:+,.0f} ms on one GPU)"
-    return text + "."
-
-
-def _lossy_session(session: Session) -> Session | None:
-    """The same question with fp8 linears; None where the device or the asked dtype rules it out."""
-    if session.behaviour.options.dtype not in ("bf16", "fp16"):
-        return None
-    if LOSSY_DTYPE not in session.context.peak_dtypes:
-        return None
-    try:
-        return session.with_options(session.options.model_copy(update={"dtype": LOSSY_DTYPE}))
-    except MissingData:
-        return None
-
-
-def _lossy_options(table: Table, row: int, lossy: Session | None) -> tuple[Choice, ...]:
-    cache = Choice(
-        title="step cache",
-        option="cache_skip",
-        why="skips whole forwards; give the ratio you measured, --cache skip=0.3",
-    )
-    if lossy is None:
-        return (cache,)
-    quantised = requantised_table(table, lossy, row)
-    before = float(table.evaluation.latency_s[row])
-    after = float(quantised.evaluation.latency_s[0])
-    fp8 = Choice(
-        title="fp8 linears",
-        option=f"dtype={LOSSY_DTYPE}",
-        config_id=quantised.config_id(0),
-        latency_ms=after * MS_PER_S,
-        latency_change_pct=(after / before - 1) * PERCENT,
-        memory_gib=float(quantised.memory.peak_bytes[0]) / GIB,
-        memory_change_gib=float(quantised.memory.peak_bytes[0] - table.memory.peak_bytes[row])
-        / GIB,
-    )
-    return (fp8, cache)

@@ -14,8 +14,16 @@ from perfmodel.errors import Problem
 from perfmodel.memory import MemoryTable, memory, vae_memory
 from perfmodel.pipeline.evaluate import evaluate, evaluate_again
 from perfmodel.report.answer import RejectedRow
-from perfmodel.search.enumerate import COMPUTE_AXES, candidates
+from perfmodel.search.enumerate import (
+    COMPUTE_AXES,
+    MOST_ROWS,
+    MOST_WORLD,
+    candidates,
+    left_out,
+)
 from perfmodel.spec.parallel import Layouts
+
+SHOWN_SIZES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +59,31 @@ def _space(session: Session, useful: tuple[str, ...]) -> Layouts:
     tilings = {"auto": both, "on": (1,), "off": (0,)}[session.options.vae_tiling]
     layouts = candidates(
         session.system.num_gpus,
-        axes=tuple(axis for axis in COMPUTE_AXES if axis in useful),
+        axes=_axes(useful),
         tilings=tilings,
         weight_sharding="hsdp" in useful,
     )
     return layouts if "vae_patch" in useful else layouts.take(layouts.vae_patch == 1)
+
+
+def _axes(useful: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(axis for axis in COMPUTE_AXES if axis in useful)
+
+
+def untried_warning(session: Session) -> list[Problem]:
+    """A line when the machine is so large that numbers of its devices are not tried."""
+    useful = session.engine.searched_axes(session.behaviour)
+    sizes = left_out(session.system.num_gpus, len(_axes(useful)))
+    if not sizes:
+        return []
+    shown = ", ".join(f"{n:,}" for n in sizes[-SHOWN_SIZES:])
+    others = len(sizes) - SHOWN_SIZES
+    more = f" and {others} other numbers of" if others > 0 else ""
+    message = (
+        f"a request is not tried on {shown}{more} GPUs: at most {MOST_WORLD:,}, and "
+        f"{MOST_ROWS:,} combinations; perfmodel predict --parallel answers any of them"
+    )
+    return [Problem("search-bound", message, "--gpus", str(sizes[-1]), severity="warning")]
 
 
 def legality(session: Session, layouts: Layouts) -> Legality:

@@ -289,7 +289,8 @@ def _add_choices(page: Page, answer: Answer) -> None:
         page.paragraph(" ".join(filter(None, (text, answer.vae_note))), indent=2)
     if len(answer.scaling) > 1:
         page.blank()
-        page.table(_scaling_columns(answer.scaling, answer.scaling[-1].num_gpus))
+        most = answer.system.num_gpus if answer.system else answer.scaling[-1].num_gpus
+        page.table(_scaling_columns(answer.scaling, most))
     if answer.lossy_options:
         page.blank()
         page.paragraph(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
+from math import comb
 
 import numpy as np
 
@@ -12,18 +13,56 @@ from perfmodel.spec.parallel import KEYS, Layouts
 EXHAUSTIVE_WORLD = 16
 """Up to this many devices every world size is tried; beyond it, powers of two and divisors."""
 
+MOST_WORLD = 1024
+"""Devices that one request is tried on at most; more run further requests."""
+
+MOST_ROWS = 1_000_000
+"""Combinations of one search, about two seconds; a size that would make more is not tried."""
+
 COMPUTE_AXES = ("cfg", "ulysses", "ring", "tp", "pp")
 
 
-def world_sizes(num_gpus: int, *, all_gpus: bool) -> tuple[int, ...]:
-    """World sizes worth trying on `num_gpus` devices."""
-    if all_gpus:
-        return (num_gpus,)
+def world_sizes(num_gpus: int, parts: int = len(COMPUTE_AXES)) -> tuple[int, ...]:
+    """World sizes worth trying on `num_gpus` devices.
+
+    Powers of two come first, then all devices, then their divisors, small ones first, while no
+    more than `MOST_ROWS` combinations of `parts` axes come together.
+    """
     if num_gpus <= EXHAUSTIVE_WORLD:
         return tuple(range(1, num_gpus + 1))
-    powers = {2**i for i in range(num_gpus.bit_length()) if 2**i <= num_gpus}
-    divisors = {n for n in range(1, num_gpus + 1) if num_gpus % n == 0}
-    return tuple(sorted(powers | divisors))
+    largest = min(num_gpus, MOST_WORLD)
+    powers = [2**i for i in range(largest.bit_length()) if 2**i <= largest]
+    divisors = [n for n in range(1, largest + 1) if num_gpus % n == 0]
+    chosen: list[int] = []
+    rows = 0
+    for world in dict.fromkeys([*powers, *(n for n in divisors if n == num_gpus), *divisors]):
+        more = combinations(world, parts)
+        if rows + more <= MOST_ROWS:
+            chosen.append(world)
+            rows += more
+    return tuple(sorted(chosen))
+
+
+def left_out(num_gpus: int, parts: int = len(COMPUTE_AXES)) -> tuple[int, ...]:
+    """Divisors of the number of devices that are not tried, largest last."""
+    tried = world_sizes(num_gpus, parts)
+    return tuple(n for n in range(1, num_gpus + 1) if num_gpus % n == 0 and n not in tried)
+
+
+def combinations(world: int, parts: int) -> int:
+    """Rows of one world size: ordered factorizations, times meshes, times VAE choices.
+
+    Formula: a prime power ``p^e`` spreads over ``k = parts`` axes in ``C(e + k - 1, k - 1)`` ways.
+    """
+    axes = max(parts, 1)
+    ways, rest, prime = 1, world, 2
+    while rest > 1:
+        power = 0
+        while rest % prime == 0:
+            rest, power = rest // prime, power + 1
+        ways *= comb(power + axes - 1, axes - 1)
+        prime += 1
+    return ways * len(weight_meshes(world)) * len(vae_choices(world))
 
 
 def factorizations(number: int, parts: int) -> Iterator[tuple[int, ...]]:
@@ -57,7 +96,6 @@ def candidates(
     num_gpus: int,
     *,
     axes: Sequence[str] = COMPUTE_AXES,
-    all_gpus: bool = False,
     tilings: Sequence[int] = (0, 1),
     weight_sharding: bool = True,
 ) -> Layouts:
@@ -66,7 +104,6 @@ def candidates(
     Args:
         num_gpus: devices of the system.
         axes: compute axes to vary; the others stay 1.
-        all_gpus: only configurations that use all devices.
         tilings: VAE tilings of a single rank to try (0 untiled, 1 tiled).
         weight_sharding: also vary HSDP.
 
@@ -74,7 +111,7 @@ def candidates(
         Columns; rows in a fixed order, the single device first.
     """
     rows: list[tuple[int, ...]] = []
-    for world in world_sizes(num_gpus, all_gpus=all_gpus):
+    for world in world_sizes(num_gpus, len(axes)):
         meshes = weight_meshes(world) if weight_sharding else ((1, 1),)
         choices = [c for c in vae_choices(world) if c[0] > 1 or c[1] in tilings]
         for degrees in factorizations(world, len(axes)):
