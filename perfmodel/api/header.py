@@ -108,7 +108,23 @@ def base_warnings(session: Session) -> list[Problem]:
         *version.problems,
         *session.job.shape.notes,
         *cache_warning(session.behaviour, session.job.machine),
+        *guardrail_warning(session),
     ]
+
+
+def guardrail_warning(session: Session) -> list[Problem]:
+    """What of the guardrails is not in the numbers."""
+    if not session.options.guardrails:
+        return []
+    engine = engines.TITLES.get(session.engine.name, session.engine.name)
+    message = (
+        "guardrails: the check of the frames is in the output stage, that of the prompt is not "
+        "predicted (13 s for a long prompt, where it was measured)"
+        if session.behaviour.checks_frames
+        else f"guardrails: {engine} has none for {session.model.title} that are described here; "
+        "their time is not predicted"
+    )
+    return [Problem("guardrails", message, "--guardrails", severity="warning")]
 
 
 def prior_warning(session: Session, share: Mapping[str, float]) -> list[Problem]:

@@ -22,6 +22,7 @@ from perfmodel.search.enumerate import (
     left_out,
 )
 from perfmodel.spec.parallel import Layouts
+from perfmodel.stages.guardrails import device_bytes
 
 SHOWN_SIZES = 3
 
@@ -124,6 +125,7 @@ def memory_of(session: Session, layouts: Layouts) -> MemoryTable:
         system=session.system,
         text_ops=job.family.text_encode(job.model, job.shape, job.behaviour.traits),
         branches_together=job.branches_together,
+        beside_bytes=device_bytes(job.shape) if job.behaviour.checks_frames else 0.0,
     )
 
 

@@ -130,7 +130,7 @@ ENGINE = (
     ),
     Flag(
         "guardrails",
-        "safety checks stay on in the commands; their time is not predicted",
+        "safety checks stay on; the check of the prompt is not predicted, that of the frames is",
         "switch",
     ),
     Flag(

@@ -112,6 +112,7 @@ class Behaviour:
             ``result`` when the file is written after the clock stopped.
         encodes_float_frames: frames reach the server as fp32 and are made bytes before encoding.
         encodes_in_turn: the server encodes the clips of requests that end together one by one.
+        checks_frames: guardrails look at every decoded frame before the answer.
         encodes_while_decoding: frames go to the video encoder while the VAE decodes the next ones;
             the answer names the file, so that no clip crosses processes.
         timers_wait: stage timers wait for the device.
@@ -181,6 +182,7 @@ class Behaviour:
     time_ends: str = "response"
     encodes_float_frames: bool = False
     encodes_in_turn: bool = False
+    checks_frames: bool = False
     encodes_while_decoding: bool = False
     timers_wait: bool = True
     runs_ahead: bool = True

@@ -111,6 +111,7 @@ def memory(
     text_ops: tuple[Op, ...] = (),
     terms: Terms | None = None,
     branches_together: bool = False,
+    beside_bytes: float = 0.0,
 ) -> MemoryTable:
     """Memory of every configuration, on the rank that needs most.
 
@@ -124,6 +125,7 @@ def memory(
         system: usable bytes and devices of a host.
         text_ops: operators of text encoding.
         branches_together: a rank runs its guidance branches as one batch.
+        beside_bytes: what another process holds on the first device, without its context.
         terms: named terms; None reads the shipped ones for the engine and its date.
 
     Returns:
@@ -149,7 +151,8 @@ def memory(
         sheet.add(phase, "activations", result.activations)
         sheet.add(phase, "collectives", result.collectives)
         sheet.add_slack(phase, result.slack)
-    outside = _outside(sheet, layouts, terms)
+    beside = beside_bytes + terms.context_bytes if beside_bytes else 0.0
+    outside = _outside(sheet, layouts, terms, beside)
     if not conditioned:
         sheet.drop("vae_encode")
     per_host = np.minimum(layouts.world_size, system.gpus_per_node)
@@ -263,9 +266,12 @@ def _gathered(
         sheet.add_slack("vae_decode", terms.cached_frac * largest)
 
 
-def _outside(sheet: _Sheet, layouts: Layouts, terms: Terms) -> Column:
-    """Add context, communicators and library workspace; returns what torch does not allocate."""
-    context = np.full(len(layouts), terms.context_bytes)
+def _outside(sheet: _Sheet, layouts: Layouts, terms: Terms, beside: float) -> Column:
+    """Add context, communicators and library workspace; returns what torch does not allocate.
+
+    `beside`: bytes of another process on the first device, with its context.
+    """
+    context = np.full(len(layouts), terms.context_bytes + beside)
     communicators = _communicators(layouts, terms)
     for phase in PHASES:
         sheet.add(phase, "runtime", context)

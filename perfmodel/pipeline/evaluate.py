@@ -25,7 +25,7 @@ from perfmodel.placement.vae import VAE_BYTES, Ints64, Maps
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.parallel import Layouts
-from perfmodel.stages import host
+from perfmodel.stages import guardrails, host
 from perfmodel.stages.base import Family
 
 STAGES = ("text_encode", "vae_encode", "denoise", "vae_decode", "transfer", "video_encode")
@@ -155,7 +155,14 @@ def _text(job: Job, layouts: Layouts) -> Stage:
 def _transfer(job: Job, layouts: Layouts) -> Stage:
     crosses = job.behaviour.result_crosses_processes and not _streams(job)
     ops = host.transfer(job.shape, between_processes=crosses)
-    return plain_stage("transfer", ops, layouts, job.machine)
+    plain = plain_stage("transfer", ops, layouts, job.machine)
+    if not job.behaviour.checks_frames:
+        return plain
+    # The detector's launches are hidden by its own kernels, not by what the host does for others.
+    device, passes = guardrails.video_check(job.shape)
+    for part in (device, passes):
+        plain = with_lines(plain, plain_stage("transfer", part, layouts, job.machine))
+    return plain
 
 
 def _file(job: Job, layouts: Layouts) -> Stage:

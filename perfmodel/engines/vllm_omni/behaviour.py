@@ -308,6 +308,7 @@ def _with_pipeline(
             vae_bits=vae_bits,
             vae_encode_bits=vae_bits,
         ),
+        checks_frames=cosmos and base.options.guardrails and has("no_guardrails", version),
         auto_pad=auto_pad,
         pad_masked=pipeline.pad_masked,
         tokens_padded_to_degree=pipeline.sound_padded and has("sound_padded", version),
