@@ -157,6 +157,7 @@ OTHERS = [
     ({"doubtful": True}, "set aside", "marked doubtful"),
     ({"parallel": {"ulysses_degree": 3}, "num_gpus": 3}, "set aside", "not legal under these"),
     ({"cache": "teacache"}, "set aside", "step cache"),
+    ({"guardrails": True}, "set aside", "guardrails on, asked off"),
     ({"error": "CUDA out of memory", "measured_ms": {}}, "failed", "CUDA out of memory"),
     ({"error": "HTTP 500: died", "http_status": 500, "measured_ms": {}}, "failed", "(HTTP 500)"),
     ({"measured_ms": {}}, "failed", "no times in it"),
@@ -246,6 +247,7 @@ def test_a_time_a_step_is_a_stage(session, field):
     ("gpus", "model", "options"),
     [
         ("4xB300", "cosmos3-nano", Options()),
+        ("4xB300", "cosmos3-nano", Options(guardrails=True)),
         ("4xB300", "cosmos3-nano", Options(attention_backend="TORCH_SDPA", compile=False)),
         ("8xH100", "wan2.2-t2v-a14b", Options(dtype="fp8", offload="layerwise")),
         ("4xA100", "wan2.1-t2v-1.3b", Options(vae_tiling="on")),

@@ -84,6 +84,7 @@ def run_record(ctx: Context, config: ParallelConfig, in_flight: int = 1) -> dict
         "offload": options.offload,
         "vae_fast_path": options.vae_fast_path or "off",
         "vae_tiling": config.vae_tiling or config.vae_patch > 1,
+        **({"guardrails": True} if options.guardrails else {}),
         **({} if method == "none" else {"cache": method}),
         **{name: share for name, (share, none) in shares.items() if share != none},
         "parallel": {name: value for name, value in degrees.items() if value > 1},

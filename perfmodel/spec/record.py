@@ -38,6 +38,7 @@ class RunRecord(BaseModel):
         forwards: transformer forwards of the request, where not steps x branches.
         cache_skip: share of the forwards that a step cache skipped.
         attention_density: share of the query-key products that a sparse attention computed.
+        guardrails: the safety checks of the engine ran.
         doubtful: something was assumed by whoever read the source.
         error: why a run gave no measurement; `http_status` of its last request.
         plan, run: the plan and the run of it that this measures.
@@ -83,6 +84,7 @@ class RunRecord(BaseModel):
     forwards: int | None = None
     ref_images: Any = None
     sparse_attention: bool | None = None
+    guardrails: bool | None = None
     cache_skip: float | None = Field(default=None, ge=0, le=0.99)
     attention_density: float | None = Field(default=None, gt=0, le=1)
     sweep: str | None = None

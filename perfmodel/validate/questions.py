@@ -329,6 +329,8 @@ def _options(record: RunRecord, parallel: ParallelConfig, assumed: list[str]) ->
         assumed.append("vae_tiling")
     if record.vae_fast_path is not None:
         fields["vae_fast_path"] = record.vae_fast_path
+    if record.guardrails is not None:
+        fields["guardrails"] = record.guardrails
     if record.dtype is None:
         assumed.append("dtype")
     return Options.model_validate(fields)

@@ -195,6 +195,9 @@ def _options(record: RunRecord, session: Session) -> Iterator[str]:
     fast_path = options.vae_fast_path or "off"
     if record.vae_fast_path and record.vae_fast_path != fast_path:
         yield f"VAE fast path {record.vae_fast_path}, asked {fast_path}"
+    if record.guardrails is not None and record.guardrails != options.guardrails:
+        words = {True: "on", False: "off"}
+        yield f"guardrails {words[record.guardrails]}, asked {words[options.guardrails]}"
     cached = options.cache_method != "none" or options.cache_skip > 0
     if bool(record.cache or record.cache_skip) != cached:
         yield f"step cache {record.cache or 'none'}, asked {options.cache_method}"
