@@ -183,6 +183,9 @@ class Pointwise(Op):
     """A layout conversion inside a convolution call (reported as kind ``conv``)."""
     strided: bool = False
     """Channels-first reduction or transpose: neighbouring threads read distant bytes."""
+    scattered_frac: float | NDArray[np.float64] = 0.0
+    """Share of the eager bytes in kernels that compute an address for each 16-bit element: products
+    and sums with a vector that is broadcast over rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -254,6 +254,27 @@ def test_eager_traffic_and_launches_replace_the_fused_ones():
     assert floor == pytest.approx(0.0, abs=2e-5)
 
 
+@given(share=st.floats(0.0, 1.0), moved=st.floats(1e6, 1e11))
+@pytest.mark.parametrize(("device", "binds"), [("h200-sxm", True), ("l40s", False)])
+def test_broadcast_vectors_cost_addresses_in_eager_code_where_the_memory_is_fast(
+    device, binds, share, moved
+):
+    box = replace(machine(device), terms={"cache_hit_frac": 0.0, "strided_bytes_per_clock": 8.0})
+    plain = Pointwise(name="gate", bytes_moved=moved)
+    op = replace(plain, scattered_frac=share)
+    assert cost(op, box).time_each_s == cost(plain, box).time_each_s
+    memory_s = float(cost(plain, box, compiled=False).time_each_s)
+    eager_s = float(cost(op, box, compiled=False).time_each_s)
+    rates = box.rates
+    issued_s = moved / (8.0 * rates.multiprocessors * rates.clock_hz)
+    law = box.laws.get("pointwise")
+    floor_s = law.values["kernel_floor_s"] if law else 3.5e-6
+    streamed_s = memory_s - floor_s
+    expected = floor_s + (1 - share) * streamed_s + share * max(issued_s, streamed_s)
+    assert eager_s == pytest.approx(expected, rel=1e-6)
+    assert (issued_s > streamed_s) == binds
+
+
 def strided_rate(name, **changes):
     box = machine(name)
     box = replace(box, rates=replace(box.rates, **changes), terms={"cache_hit_frac": 0.0})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from meta_modules import Kernels, tensor
+from meta_modules import Kernels, stored_bytes, tensor
 
 from perfmodel import catalog
 from perfmodel.api.session import open_session
@@ -21,6 +21,19 @@ functional = torch.nn.functional
 
 FRAMES, ROWS, COLUMNS, TEXT = 4, 6, 8, 512
 OWN = Traits(closing_steps=1, modulation_per_frame=True, fused_norm_rope=True)
+
+
+class Broadcasts(Kernels):
+    """Bytes of kernels that read a vector of each frame beside an element of each token."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        read = [leaf for leaf in args if torch.is_tensor(leaf)]
+        if len({leaf.numel() for leaf in read}) > 1 and "mm" not in func.overloadpacket.__name__:
+            self.scattered += sum(map(stored_bytes, (*read, result)))
+        return result
+
+    scattered = 0.0
 
 
 def one_kernel(x: Any) -> Any:
@@ -69,11 +82,13 @@ def test_the_original_block_runs_its_modulation_gates_and_residuals_kernel_by_ke
     ops = family(model).denoise(model, shape, OWN).per_forward
     blocks = model.transformer.layers
     mine = [op for op in ops if isinstance(op, Pointwise) and op.count == blocks]
-    with Kernels() as counted:
+    with Broadcasts() as counted:
         block(model)
     assert sum(op.eager_launches for op in mine) == counted.calls == 31
     # Shift, scale and gate, a few vectors a frame, are left out of the model's bytes.
     assert sum(float(op.eager_bytes) for op in mine) == pytest.approx(counted.moved, rel=0.02)
+    scattered = sum(float(op.eager_bytes) * op.scattered_frac for op in mine)
+    assert scattered == pytest.approx(counted.scattered, rel=0.02)
     products = sum(op.count for op in ops if isinstance(op, Gemm) and op.count >= blocks)
     assert products == blocks * (6 + 3 + 1 + 4 + 2)
 

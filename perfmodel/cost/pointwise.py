@@ -9,7 +9,9 @@ element, so the multiprocessors issue them at
     bytes per second = strided_bytes_per_clock * multiprocessors * clock
 
 where that is less than the memory gives to copies: it binds on devices whose memory is fast for
-their number of multiprocessors.
+their number of multiprocessors.  So do kernels of eager code that multiply or add a 16-bit vector
+broadcast over rows (`scattered_frac` of its bytes); torch runs what is contiguous with several
+elements a load (torch 2.6 ``ATen/native/cuda/CUDALoops.cuh``).
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ PARAMETERS = (
 )
 
 
+ISSUED = "strided_bytes_per_clock"
+SIMT_VENDORS = ("NVIDIA", "AMD")
+"""Vendors whose multiprocessors compute addresses in threads."""
 L2_COPIES = {"ampere": 2, "hopper": 2, "blackwell": 2}
 """Partitions of the last-level cache that keep copies of their own (NVIDIA A100 and H100 white
 papers: each caches for the multiprocessors that are connected to it)."""
@@ -60,12 +65,25 @@ def _fraction(op: Pointwise, machine: Machine, law: Law | None) -> tuple[float, 
     contiguous, provenance = _contiguous_fraction(op.is_copy or op.strided, machine, law)
     if not op.strided:
         return contiguous, provenance
-    name = "strided_bytes_per_clock"
-    rates = machine.rates
-    issued = machine.term(name) * rates.multiprocessors * rates.clock_hz / rates.memory_bytes_per_s
+    issued = _issued_bytes_per_s(machine) / machine.rates.memory_bytes_per_s
     if issued < contiguous:
-        return issued, machine.term_provenance(name)
+        return issued, machine.term_provenance(ISSUED)
     return contiguous, provenance
+
+
+def _issued_bytes_per_s(machine: Machine) -> float:
+    """Rate of kernels that compute an address for each 16-bit element."""
+    return machine.term(ISSUED) * machine.rates.multiprocessors * machine.rates.clock_hz
+
+
+def _with_scattered(
+    op: Pointwise, machine: Machine, moved: FloatArray, reached: FloatArray, bandwidth: float
+) -> FloatArray:
+    """Bytes at `bandwidth` that take as long as `reached`, of which kernels moved `moved`."""
+    if not np.any(op.scattered_frac) or machine.device.vendor not in SIMT_VENDORS:
+        return reached
+    issued = np.maximum(reached, moved * (bandwidth / _issued_bytes_per_s(machine)))
+    return as_float(reached + op.scattered_frac * (issued - reached))
 
 
 def _contiguous_fraction(is_copy: bool, machine: Machine, law: Law | None) -> tuple[float, str]:
@@ -80,7 +98,10 @@ def cost_pointwise(
 ) -> Costed:
     """Cost of one execution; eager numbers when not compiled."""
     eager = not compiled
-    moved = as_float(op.eager_bytes if eager and op.eager_bytes is not None else op.bytes_moved)
+    kernels_move = as_float(
+        op.eager_bytes if eager and op.eager_bytes is not None else op.bytes_moved
+    )
+    moved = kernels_move
     launches = op.eager_launches if eager and op.eager_launches is not None else op.launches
     law = machine.laws.get("pointwise")
     if not op.strided:
@@ -92,7 +113,8 @@ def cost_pointwise(
     bandwidth = machine.rates.memory_bytes_per_s * frac * slow
     runs = (np.asarray(op.count) > 0) & (moved > 0)
     roof = moved / machine.rates.roof_memory_bytes_per_s * runs
-    time = np.maximum(pointwise_time_s(floor_s, bandwidth, launches, moved), roof) * runs
+    timed = _with_scattered(op, machine, kernels_move, moved, bandwidth) if eager else moved
+    time = np.maximum(pointwise_time_s(floor_s, bandwidth, launches, timed), roof) * runs
     code = np.where(launches * floor_s > 0.5 * time, LATENCY, MEMORY).astype(np.int8)
     return Costed(
         time,

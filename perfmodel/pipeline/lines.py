@@ -115,11 +115,13 @@ def _traffic_lines(
     kernels = [launches_of(op, compiled=compiled) for op in ops]
     # a column a case only where one of them depends on it: the table is large
     launches = np.empty((len(ops), max(map(np.size, kernels))), np.int64)
+    scattered = np.zeros((len(ops), 1))
     for number, op in enumerate(ops):
         eager = None if compiled else op.eager_bytes
         count[number] = op.count
         moved[number] = op.bytes_moved if eager is None else eager
         launches[number] = kernels[number]
+        scattered[number] = op.scattered_frac
     together = Pointwise(
         name=ops[0].name,
         count=count,
@@ -127,8 +129,9 @@ def _traffic_lines(
         launches=launches,
         is_copy=ops[0].is_copy,
         strided=ops[0].strided,
+        scattered_frac=scattered,
     )
-    costed = cost(together, machine, compiled=True)
+    costed = cost(together, machine, compiled=compiled)
     time, roof = np.broadcast_to(costed.time_each_s, shape), np.broadcast_to(costed.roof_s, shape)
     codes = np.broadcast_to(costed.bound_code, shape)
     reached = np.broadcast_to(costed.bytes_each, shape)

@@ -16,7 +16,12 @@ from perfmodel.spec.workload import Workload
 from perfmodel.stages import dit, joint_model
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import text_encode as text_encode
-from perfmodel.stages.joint import Style, joint_attention
+from perfmodel.stages.joint import (
+    GATE_SCATTERED,
+    MODULATION_SCATTERED,
+    Style,
+    joint_attention,
+)
 from perfmodel.stages.joint_model import embedding
 from perfmodel.stages.joint_model import sound_decode as sound_decode
 from perfmodel.stages.joint_model import vae_decode as vae_decode
@@ -113,7 +118,14 @@ def _blocks(spec: TransformerSpec, sizes: Sizes, *, fused_qkv: bool) -> tuple[Op
     )
     return (
         modulation,
-        *_chain("norm and modulation", spec, sizes, (NORM_BYTES, NORM_LAUNCHES), count),
+        *_chain(
+            "norm and modulation",
+            spec,
+            sizes,
+            (NORM_BYTES, NORM_LAUNCHES),
+            count,
+            scattered=MODULATION_SCATTERED,
+        ),
         joined_linear("q, k, v projection", sizes, (width, hidden), times * count, column),
         *_head_norms(spec, sizes, count),
         *joint_attention(spec, sizes, Style(), "joint attention", count),
@@ -125,11 +137,20 @@ def _blocks(spec: TransformerSpec, sizes: Sizes, *, fused_qkv: bool) -> tuple[Op
             (GATE_BYTES + NORM_BYTES, GATE_LAUNCHES + NORM_LAUNCHES),
             count,
             passes=2.0,
+            scattered=MODULATION_SCATTERED + GATE_SCATTERED,
         ),
         joined_linear("feed-forward in", sizes, (spec.ffn, hidden), count, column),
         *joined_traffic("activation", sizes, (READ_WRITE * spec.ffn,) * 2, count, split=column),
         joined_linear("feed-forward out", sizes, (hidden, spec.ffn), count, Split.ROW),
-        *_chain("gate and residual", spec, sizes, (GATE_BYTES, GATE_LAUNCHES), count, passes=1.5),
+        *_chain(
+            "gate and residual",
+            spec,
+            sizes,
+            (GATE_BYTES, GATE_LAUNCHES),
+            count,
+            passes=1.5,
+            scattered=GATE_SCATTERED,
+        ),
     )
 
 
@@ -141,9 +162,12 @@ def _chain(
     count: int,
     *,
     passes: float = 1.0,
+    scattered: float = 0.0,
 ) -> tuple[Pointwise, ...]:
     per_row = (passes * READ_WRITE * spec.hidden, eager[0] * spec.hidden)
-    return joined_traffic(name, sizes, per_row, count, launches=(1, eager[1]))
+    return joined_traffic(
+        name, sizes, per_row, count, launches=(1, eager[1]), scattered=scattered * spec.hidden
+    )
 
 
 def _head_norms(spec: TransformerSpec, sizes: Sizes, count: int) -> tuple[Pointwise, ...]:

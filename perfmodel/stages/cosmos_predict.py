@@ -20,6 +20,7 @@ from perfmodel.stages import dit, joint_model
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import NOTHING, Chains, RowCount
 from perfmodel.stages.dit import text_encode as text_encode
+from perfmodel.stages.joint import GATE_SCATTERED, MODULATION_SCATTERED
 from perfmodel.stages.joint_model import embedding
 from perfmodel.stages.joint_model import sound_decode as sound_decode
 from perfmodel.stages.joint_model import vae_decode as vae_decode
@@ -118,6 +119,8 @@ def chains_of(rows: RowCount, traits: Traits) -> Chains:
         text_k=rms,
         cross_end=(gate + norm, 8),
         end=(gate, 2),
+        # Vectors of a frame are broadcast over its tokens; those of a token are read as they are.
+        scattered=(0.0, 0.0) if each else (MODULATION_SCATTERED, GATE_SCATTERED),
     )
 
 

@@ -39,6 +39,8 @@ class Chains:
         text_k: norm of the text keys.
         cross_end: residual, norm and modulation before the feed-forward network.
         end: gate and residual.
+        scattered: bytes an element in kernels with a 16-bit vector broadcast over tokens, of a
+            modulation and of a gate.
     """
 
     start: Eager
@@ -49,6 +51,7 @@ class Chains:
     text_k: Eager = NOTHING
     cross_end: Eager
     end: Eager = (10.0, 2)
+    scattered: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +97,7 @@ def chain(
     passes: float = 1.0,
     launches: int = 1,
     split: Split = Split.NONE,
+    scattered: float = 0.0,
 ) -> tuple[Pointwise, ...]:
     """A chain of `width` elements a row; fused it is `passes` reads and writes; none if empty."""
     if eager[1] == 0:
@@ -107,6 +111,7 @@ def chain(
             launches=launches,
             eager_launches=eager[1],
             split=split,
+            scattered=scattered * width,
         ),
     )
 
@@ -115,11 +120,19 @@ def cross_block(
     spec: TransformerSpec, rows: Streams, chains: Chains, *, fused_qkv: bool, count: int
 ) -> tuple[Op, ...]:
     """`count` blocks of `spec` over `rows`."""
-    hidden = spec.hidden
+    hidden, (modulation, gate) = spec.hidden, chains.scattered
     return (
-        *chain("norm and modulation", rows.own, hidden, chains.start, count),
+        *chain("norm and modulation", rows.own, hidden, chains.start, count, scattered=modulation),
         *self_attention(spec, rows, chains, fused_qkv=fused_qkv, count=count),
-        *chain("gate, residual and norm", rows.asking, hidden, chains.middle, count, passes=2.0),
+        *chain(
+            "gate, residual and norm",
+            rows.asking,
+            hidden,
+            chains.middle,
+            count,
+            passes=2.0,
+            scattered=modulation + gate,
+        ),
         *cross_attention(spec, rows, chains, count),
         *feed_forward(spec, rows, chains, count),
     )
@@ -202,14 +215,22 @@ def feed_forward(
     spec: TransformerSpec, rows: Streams, chains: Chains, count: int
 ) -> tuple[Op, ...]:
     """Residual, norm, two products (SwiGLU: gate and value in one), gated residual."""
-    hidden, own = spec.hidden, rows.own
+    hidden, own, (modulation, gate) = spec.hidden, rows.own, chains.scattered
     wide = spec.ffn * (2 if spec.activation == "swiglu" else 1)
     return (
-        *chain("residual, norm and modulation", own, hidden, chains.cross_end, count, passes=2.0),
+        *chain(
+            "residual, norm and modulation",
+            own,
+            hidden,
+            chains.cross_end,
+            count,
+            passes=2.0,
+            scattered=modulation + gate,
+        ),
         linear("feed-forward in", own, (wide, hidden), count=count, split=Split.COLUMN),
         replace(activation("feed-forward", spec, own, count), split=Split.COLUMN),
         linear("feed-forward out", own, (hidden, spec.ffn), count=count, split=Split.ROW),
-        *chain("gate and residual", own, hidden, chains.end, count, passes=1.5),
+        *chain("gate and residual", own, hidden, chains.end, count, passes=1.5, scattered=gate),
     )
 
 

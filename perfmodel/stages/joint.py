@@ -28,6 +28,8 @@ from perfmodel.stages.layers import (
 
 # LayerNorm 4, times (1 + scale) 4, plus shift 4.
 MODULATED_NORM_BYTES, MODULATED_NORM_LAUNCHES = 12.0, 4
+MODULATION_SCATTERED, GATE_SCATTERED = 8.0, 4.0
+"""Of these and of a gate, the kernels with a vector that is broadcast over tokens."""
 # Gate 4, sum 6.
 GATE_BYTES, GATE_LAUNCHES = 10.0, 2
 # RMS norm in fp32: cast 6, square 8, mean 4, scale 6, cast 6, weight 4.
@@ -175,6 +177,7 @@ def stream_start(
         (READ_WRITE * spec.hidden, MODULATED_NORM_BYTES * spec.hidden),
         count=stream.count,
         eager_launches=MODULATED_NORM_LAUNCHES,
+        scattered=MODULATION_SCATTERED * spec.hidden,
     )
     return (
         *(own if style.own_modulation else ()),
@@ -322,6 +325,7 @@ def stream_end(spec: TransformerSpec, style: Style, stream: Stream) -> tuple[Op,
             (2 * READ_WRITE * hidden, middle),
             count=count,
             eager_launches=GATE_LAUNCHES + MODULATED_NORM_LAUNCHES,
+            scattered=(GATE_SCATTERED + MODULATION_SCATTERED) * hidden,
         ),
         *feed_forward(spec, stream),
         gated_residual(stream.name, rows, hidden, count),
@@ -372,4 +376,5 @@ def gated_residual(name: str, rows: tuple[Rows, Ints], hidden: int, count: int) 
         (3 * BF16_BYTES * hidden, GATE_BYTES * hidden),
         count=count,
         eager_launches=GATE_LAUNCHES,
+        scattered=GATE_SCATTERED * hidden,
     )

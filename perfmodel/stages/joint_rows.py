@@ -79,6 +79,7 @@ def joined_traffic(
     launches: tuple[int, int] = (1, 1),
     split: Split = Split.NONE,
     is_copy: bool = False,
+    scattered: float = 0.0,
 ) -> tuple[Pointwise, Pointwise]:
     """One memory-bound operator over both streams: the latent rows, then the text rows."""
     latent = traffic(
@@ -90,6 +91,7 @@ def joined_traffic(
         eager_launches=launches[1],
         split=split,
         is_copy=is_copy,
+        scattered=scattered,
     )
     text = traffic(
         f"{name} (text)",
@@ -100,5 +102,6 @@ def joined_traffic(
         eager_launches=0,
         split=split,
         is_copy=is_copy,
+        scattered=scattered,
     )
     return latent, text

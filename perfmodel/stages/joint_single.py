@@ -16,10 +16,12 @@ from perfmodel.stages.base import Traits
 from perfmodel.stages.joint import (
     GATE_BYTES,
     GATE_LAUNCHES,
+    GATE_SCATTERED,
     GATED_BYTES,
     GATED_FUSED_BYTES,
     MODULATED_NORM_BYTES,
     MODULATED_NORM_LAUNCHES,
+    MODULATION_SCATTERED,
     SINGLE_MODULATION,
     Style,
     joint_attention,
@@ -53,6 +55,7 @@ def blocks(
             (READ_WRITE * hidden, MODULATED_NORM_BYTES * hidden),
             count,
             launches=(1, MODULATED_NORM_LAUNCHES),
+            scattered=MODULATION_SCATTERED * hidden,
         ),
         *_inputs(spec, sizes, style, merged=merged, gather=gather),
         *_norm_and_rope(spec, sizes, style, Split.COLUMN if divided else Split.NONE),
@@ -73,6 +76,7 @@ def blocks(
             (3 * BF16_BYTES * hidden, GATE_BYTES * hidden),
             count,
             launches=(1, GATE_LAUNCHES),
+            scattered=GATE_SCATTERED * hidden,
         ),
         *_copies(spec, sizes, style),
     )

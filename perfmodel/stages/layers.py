@@ -70,8 +70,12 @@ def traffic(
     eager_launches: int = 1,
     split: Split = Split.NONE,
     is_copy: bool = False,
+    scattered: float = 0.0,
 ) -> Pointwise:
-    """A memory-bound operator from its bytes a row: `per_row` = (fused, eager)."""
+    """A memory-bound operator from its bytes a row: `per_row` = (fused, eager).
+
+    `scattered`: of the eager ones, those of kernels with a vector broadcast over rows.
+    """
     fused, eager = per_row
     return Pointwise(
         name=name,
@@ -83,6 +87,7 @@ def traffic(
         rows=rows[0],
         split=split,
         is_copy=is_copy,
+        scattered_frac=scattered / eager if eager else 0.0,
     )
 
 
