@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+from pathlib import Path
 
 import pytest
 import report_samples as samples
@@ -116,3 +118,27 @@ def test_schema_prints_json(capsys):
     assert run(["schema"]) == 0
     assert "predict" in capsys.readouterr().out.split()
     assert run(["schema", "nothing"]) == 2
+
+
+def warnings_of_the_program() -> set[str]:
+    """First arguments of every `Problem(..., severity="warning")` in the source."""
+    found: set[str] = set()
+    for path in (Path(__file__).parents[1] / "perfmodel").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or getattr(node.func, "id", "") != "Problem":
+                continue
+            warns = any(
+                word.arg == "severity" and getattr(word.value, "value", "") == "warning"
+                for word in node.keywords
+            )
+            if warns and node.args and isinstance(node.args[0], ast.Constant):
+                found.add(str(node.args[0].value))
+    return found
+
+
+def test_every_warning_can_be_explained():
+    names = warnings_of_the_program()
+    assert {"launch-ignored", "idle-gpus", "cache-ratio"} <= names
+    entries = all_entries()
+    for name in names:
+        assert explain(name, entries)[0].text, name

@@ -99,6 +99,7 @@ def test_the_command_of_an_answer_repeats_it(name, files, capsys):
     ("model", "engine"),
     [
         ("cosmos3-nano", "vllm-omni"),
+        ("hunyuanvideo-1.5-i2v", "vllm-omni"),
         ("fasthunyuan", "sglang-diffusion"),
         ("cosmos3-super", "xdit"),
         ("flux.1-dev", "diffusers"),

@@ -266,3 +266,21 @@ def test_control_blocks_are_counted_and_a_lone_half_of_a_control_network_is_refu
     root = directory_of(tmp_path / "t", "Cosmos2_5_TransferPipeline", cosmos, "wan2.2-t2v-a14b")
     with pytest.raises(BadInput, match="--model cosmos-transfer"):
         read_directory(root)
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [("wan2.2-t2v-a14b", "vllm-omni"), ("flux.1-dev", "diffusers"), ("flux.1-dev", "xdit")],
+)
+def test_commands_of_a_folder_name_the_folder(name: str, engine: str, tmp_path: Path) -> None:
+    """The base name alone is another model, or none, where the command is run."""
+    import perfmodel as pm
+
+    folder = tmp_path / "my models" / f"{name}-tuned"
+    shutil.copytree(DIRECTORIES / name, folder)
+    answer = pm.recommend(pm.Workload(model=str(folder)), "4xH100", engine=engine)
+    commands = answer.recommendations[0].commands
+    assert commands
+    assert str(folder) in str(commands.serve)
+    assert answer.command
+    assert f"--model '{folder}'" in answer.command

@@ -84,7 +84,10 @@ def spec(system: System) -> str:
 
 
 def _request(session: Session) -> dict[str, object]:
-    """The request as it runs; what has no resolved form, as it was stated."""
+    """The request as it runs; what has no resolved form, as it was stated.
+
+    So has the prompt: the shape's text may hold tokens of an image beside it.
+    """
     shape, asked = session.job.shape, session.workload
     resolved: dict[str, object] = {
         "model": asked.model if Path(asked.model).exists() else session.model.slug,
@@ -94,7 +97,6 @@ def _request(session: Session) -> dict[str, object]:
         "fps": shape.fps,
         "steps": shape.request_steps,
         "guidance": shape.guidance,
-        "text_tokens": int(shape.text_tokens),
         "engine": f"{session.behaviour.engine}@{session.behaviour.version.split()[-1]}",
     }
     stated = asked.model_dump(exclude={"width", "height", "seconds"})

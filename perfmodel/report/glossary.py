@@ -19,7 +19,7 @@ class Entry:
 
     Attributes:
         term: its name; aliases: other names of the same thing.
-        kind: axis, stage, column, option, rule, engine term, flag, word or id.
+        kind: axis, stage, column, option, rule, warning, engine term, flag, word or id.
         text: what it means; formula, unit, source: where there are any.
         values: numbers in use with their bounds and provenance, by engine or law.
     """

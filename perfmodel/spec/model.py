@@ -165,6 +165,7 @@ class ModelSpec(Frozen):
         size_multiple: width and height are floored to a multiple of it.
         size_strict: tasks that refuse other sizes instead of flooring them.
         published_params: what the publisher states, as text.
+        hf_id: the checkpoint as engines are given it: an id, or the folder that was read.
         traced: operators of a class that was traced (family ``traced``).
     """
 

@@ -71,7 +71,7 @@ def _of_family(
         **_experts(index, root, template),
         "slug": _slug(name, template.slug),
         "title": name,
-        "hf_id": str(index.get("_name_or_path") or name),
+        "hf_id": str(root.resolve()),
         "aliases": (),
         "published_params": None,
         "transformer": without_none(dims),

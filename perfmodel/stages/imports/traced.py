@@ -55,7 +55,7 @@ def read_traced(root: Path, index: Mapping[str, Any], main: Config) -> Imported:
     data = {
         "slug": plain_slug(name),
         "title": name,
-        "hf_id": str(index.get("_name_or_path") or name),
+        "hf_id": str(root.resolve()),
         "family": "traced",
         "tasks": {"t2v" if found.video else "t2i": task},
         "transformer": {**dims, "guidance_embedded": embedded},
