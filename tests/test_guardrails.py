@@ -99,3 +99,18 @@ def test_what_is_left_out_is_said(model, said):
     assert any(said in warning.message for warning in answer.warnings)
     quiet = predict(Workload(model=model), "1xH200")
     assert not any("guardrails" in warning.message for warning in quiet.warnings)
+
+
+def test_replicas_of_a_server_wait_for_the_slower_of_check_and_file():
+    asked = Workload(frames=189, concurrency=4)
+
+    def wait_s(options: Options, parallel: str) -> float:
+        one = predict(asked, "4xB300", parallel=parallel, options=options).prediction
+        # one wave: each of four replicas has one request, and what is longer is the waiting
+        return (one.in_flight_worst_ms - one.latency_ms) / 1000
+
+    file_s = predict(asked, "4xB300", parallel="dp4").prediction.stages_ms.video_encode / 1000
+    check_s = added_s("4xB300", "cosmos3-nano", "dp4")
+    assert check_s > file_s
+    assert wait_s(OFF, "dp4") == pytest.approx(3 * file_s)
+    assert wait_s(ON, "dp4") == pytest.approx(3 * check_s)

@@ -111,8 +111,8 @@ def predict(
         raise refusal(*errors)
     table = _table(session, config, overrides or {})
     record = with_commands(table, 0, prediction(table, 0))
-    in_turn, requests = session.behaviour.encodes_in_turn, session.workload.concurrency
-    record = in_flight(record, requests, files_in_turn=in_turn)
+    in_turn_ms = float(table.evaluation.in_turn_s[0]) * MS_PER_S
+    record = in_flight(record, session.workload.concurrency, in_turn_ms)
     if price_per_gpu_hour is not None and record.gpu_seconds_per_request is not None:
         hours = record.gpu_seconds_per_request / S_PER_HOUR
         record = record.model_copy(update={"price_per_request": hours * price_per_gpu_hour})

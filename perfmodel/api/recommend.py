@@ -274,7 +274,7 @@ def _served(table: Table, row: int, record: Prediction, objective: str) -> Predi
     elif objective == "latency":
         layouts = table.evaluation.layouts
         record = as_replicas(record, int(copies(requests, num_gpus, layouts)[row]))
-    return in_flight(record, requests, files_in_turn=session.behaviour.encodes_in_turn)
+    return in_flight(record, requests, float(table.evaluation.in_turn_s[row]) * MS_PER_S)
 
 
 def _why(ranked: _Ranked, row: int) -> str:

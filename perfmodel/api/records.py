@@ -286,22 +286,21 @@ def as_replicas(record: Prediction, copies: int) -> Prediction:
     return record.model_copy(update={"replicas": copies, "requests_per_hour": hourly})
 
 
-def in_flight(record: Prediction, requests: int, *, files_in_turn: bool) -> Prediction:
+def in_flight(record: Prediction, requests: int, in_turn_ms: float) -> Prediction:
     """`record` with the times of `requests` that are sent to its servers at once.
 
-    `files_in_turn`: one process encodes the files of a server's data-parallel replicas.
+    `in_turn_ms`: what a server's data-parallel replicas wait for one after another.
     """
     if requests == 1 or record.latency_ms is None:
         return record
     each = record.parallel.data_parallel_size
     mean, worst = wave(requests, record.replicas * each)
     of_one = -(-requests // record.replicas)
-    before, before_last = files_before(of_one, each) if files_in_turn else (0.0, 0.0)
-    file_ms = record.stages_ms.video_encode or 0.0
+    before, before_last = files_before(of_one, each)
     return record.model_copy(
         update={
-            "in_flight_mean_ms": record.latency_ms * float(mean) + before * file_ms,
-            "in_flight_worst_ms": record.latency_ms * float(worst) + before_last * file_ms,
+            "in_flight_mean_ms": record.latency_ms * float(mean) + before * in_turn_ms,
+            "in_flight_worst_ms": record.latency_ms * float(worst) + before_last * in_turn_ms,
         }
     )
 

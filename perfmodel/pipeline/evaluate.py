@@ -81,6 +81,18 @@ class Evaluation:
         return sum((self.stages[name].total_s for name in STAGES), np.zeros(len(self.layouts)))
 
     @cached_property
+    def in_turn_s(self) -> Column:
+        """What requests that end together wait for one after another, ``[N]``.
+
+        A server's data-parallel replicas share the process that encodes files, and the one whose
+        guardrails check the frames: the slower of both lets one request through at a time.
+        """
+        if not self.job.behaviour.encodes_in_turn:
+            return np.zeros(len(self.layouts))
+        checks = _checks(self.job, self.layouts).total_s
+        return np.maximum(self.stages["video_encode"].total_s, checks)
+
+    @cached_property
     def forward_s(self) -> Column:
         """Pipeline forward: the first four stages, ``[N]``."""
         return sum(
@@ -156,13 +168,19 @@ def _transfer(job: Job, layouts: Layouts) -> Stage:
     crosses = job.behaviour.result_crosses_processes and not _streams(job)
     ops = host.transfer(job.shape, between_processes=crosses)
     plain = plain_stage("transfer", ops, layouts, job.machine)
+    return with_lines(plain, _checks(job, layouts))
+
+
+def _checks(job: Job, layouts: Layouts) -> Stage:
+    """What guardrails do with the decoded frames, before they leave the engine's process."""
     if not job.behaviour.checks_frames:
-        return plain
-    # The detector's launches are hidden by its own kernels, not by what the host does for others.
+        return plain_stage("transfer", (), layouts, job.machine)
+    # The detector's launches are hidden by its own kernels, not by the passes on the host.
     device, passes = guardrails.video_check(job.shape)
-    for part in (device, passes):
-        plain = with_lines(plain, plain_stage("transfer", part, layouts, job.machine))
-    return plain
+    return with_lines(
+        plain_stage("transfer", device, layouts, job.machine),
+        plain_stage("transfer", passes, layouts, job.machine),
+    )
 
 
 def _file(job: Job, layouts: Layouts) -> Stage:
