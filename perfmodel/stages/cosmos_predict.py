@@ -36,6 +36,8 @@ NORM, TOKEN_NORM = 12.0, 42.0
 RMS: Eager = (34.0, 7)
 ROPE: Eager = (52.0, 9)
 GATE, TOKEN_GATE = 10.0, 12.0
+_BOTH = MODULATION_SCATTERED + GATE_SCATTERED
+SCATTERED = (MODULATION_SCATTERED, _BOTH, _BOTH, GATE_SCATTERED)
 ADAPTERS = 3
 """Low-rank products of a block: for self-attention, attention to text and feed-forward."""
 VECTORS = 3
@@ -120,7 +122,7 @@ def chains_of(rows: RowCount, traits: Traits) -> Chains:
         cross_end=(gate + norm, 8),
         end=(gate, 2),
         # Vectors of a frame are broadcast over its tokens; those of a token are read as they are.
-        scattered=(0.0, 0.0) if each else (MODULATION_SCATTERED, GATE_SCATTERED),
+        scattered=(0.0, 0.0, 0.0, 0.0) if each else SCATTERED,
     )
 
 

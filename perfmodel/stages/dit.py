@@ -39,8 +39,8 @@ class Chains:
         text_k: norm of the text keys.
         cross_end: residual, norm and modulation before the feed-forward network.
         end: gate and residual.
-        scattered: bytes an element in kernels with a 16-bit vector broadcast over tokens, of a
-            modulation and of a gate.
+        scattered: of `start`, `middle`, `cross_end` and `end`, the bytes of kernels with a 16-bit
+            vector broadcast over tokens.
     """
 
     start: Eager
@@ -51,7 +51,7 @@ class Chains:
     text_k: Eager = NOTHING
     cross_end: Eager
     end: Eager = (10.0, 2)
-    scattered: tuple[float, float] = (0.0, 0.0)
+    scattered: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +120,9 @@ def cross_block(
     spec: TransformerSpec, rows: Streams, chains: Chains, *, fused_qkv: bool, count: int
 ) -> tuple[Op, ...]:
     """`count` blocks of `spec` over `rows`."""
-    hidden, (modulation, gate) = spec.hidden, chains.scattered
+    hidden, (start, middle, _, _) = spec.hidden, chains.scattered
     return (
-        *chain("norm and modulation", rows.own, hidden, chains.start, count, scattered=modulation),
+        *chain("norm and modulation", rows.own, hidden, chains.start, count, scattered=start),
         *self_attention(spec, rows, chains, fused_qkv=fused_qkv, count=count),
         *chain(
             "gate, residual and norm",
@@ -131,7 +131,7 @@ def cross_block(
             chains.middle,
             count,
             passes=2.0,
-            scattered=modulation + gate,
+            scattered=middle,
         ),
         *cross_attention(spec, rows, chains, count),
         *feed_forward(spec, rows, chains, count),
@@ -215,7 +215,7 @@ def feed_forward(
     spec: TransformerSpec, rows: Streams, chains: Chains, count: int
 ) -> tuple[Op, ...]:
     """Residual, norm, two products (SwiGLU: gate and value in one), gated residual."""
-    hidden, own, (modulation, gate) = spec.hidden, rows.own, chains.scattered
+    hidden, own, (_, _, cross_end, end) = spec.hidden, rows.own, chains.scattered
     wide = spec.ffn * (2 if spec.activation == "swiglu" else 1)
     return (
         *chain(
@@ -225,12 +225,12 @@ def feed_forward(
             chains.cross_end,
             count,
             passes=2.0,
-            scattered=modulation + gate,
+            scattered=cross_end,
         ),
         linear("feed-forward in", own, (wide, hidden), count=count, split=Split.COLUMN),
         replace(activation("feed-forward", spec, own, count), split=Split.COLUMN),
         linear("feed-forward out", own, (hidden, spec.ffn), count=count, split=Split.ROW),
-        *chain("gate and residual", own, hidden, chains.end, count, passes=1.5, scattered=gate),
+        *chain("gate and residual", own, hidden, chains.end, count, passes=1.5, scattered=end),
     )
 
 

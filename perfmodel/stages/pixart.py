@@ -13,6 +13,7 @@ from perfmodel.stages import dit, joint_model
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import Chains
 from perfmodel.stages.dit import text_encode as text_encode
+from perfmodel.stages.joint import GATE_SCATTERED, MODULATION_SCATTERED
 from perfmodel.stages.joint_model import embedding
 from perfmodel.stages.joint_model import sound_decode as sound_decode
 from perfmodel.stages.joint_model import vae_decode as vae_decode
@@ -24,7 +25,12 @@ shape_columns = grid
 
 # LayerNorm 4, product 4, sum 4; a copy and a division behind each attention; residual 6.
 CHAINS = Chains(
-    start=(12.0, 5), layout=(8.0, 2), middle=(10.0, 2), cross_end=(18.0, 5), end=(10.0, 2)
+    start=(12.0, 5),
+    layout=(8.0, 2),
+    middle=(10.0, 2),
+    cross_end=(18.0, 5),
+    end=(10.0, 2),
+    scattered=(MODULATION_SCATTERED, GATE_SCATTERED, MODULATION_SCATTERED, GATE_SCATTERED),
 )
 SIZE_INPUTS = (("resolution", 2), ("aspect ratio", 1))
 """Numbers that are embedded beside the timestep, each in a third of the width."""

@@ -22,6 +22,7 @@ from perfmodel.stages import dit, joint_model
 from perfmodel.stages.base import Component, DenoiseWork, Traits
 from perfmodel.stages.dit import Chains
 from perfmodel.stages.dit import text_encode as text_encode
+from perfmodel.stages.joint import GATE_SCATTERED, MODULATION_SCATTERED
 from perfmodel.stages.joint_model import sound_decode as sound_decode
 from perfmodel.stages.joint_model import vae_decode as vae_decode
 from perfmodel.stages.joint_model import vae_encode as vae_encode
@@ -33,7 +34,12 @@ shape_columns = grid
 
 # LayerNorm 4, product 4, sum 4; gate 10 and residual 6 come around the attention to text.
 CHAINS = Chains(
-    start=(12.0, 6), layout=(8.0, 2), middle=(10.0, 2), cross_end=(18.0, 6), end=(10.0, 3)
+    start=(12.0, 6),
+    layout=(8.0, 2),
+    middle=(10.0, 2),
+    cross_end=(18.0, 6),
+    end=(10.0, 3),
+    scattered=(MODULATION_SCATTERED, GATE_SCATTERED, MODULATION_SCATTERED, GATE_SCATTERED),
 )
 # ReLU of q and k 8, casts 24, a row of ones joined to v 8, division by it 8.
 PLAIN_MAPS: Eager = (48.0, 9)
