@@ -8,6 +8,7 @@ import pytest
 from meta_modules import Kernels, stored_bytes, tensor
 
 from perfmodel import catalog
+from perfmodel.api.predict import predict
 from perfmodel.api.session import open_session
 from perfmodel.catalog import load_model
 from perfmodel.ops import Gemm, Pointwise
@@ -100,3 +101,11 @@ def test_the_original_program_is_eager_with_an_encoder_in_fp32() -> None:
     assert not behaviour.fused_blocks
     assert behaviour.traits.fused_norm_rope
     assert behaviour.traits.text_bits == 32
+
+
+def test_the_original_program_holds_four_bytes_a_parameter_of_its_encoder() -> None:
+    job = Workload(model="cosmos-predict2-2b-t2i")
+    answer = predict(job, "1xH100", engine="cosmos-official")
+    t5_11b_encoder = 4_864_791_552  # transformers' T5EncoderModel of google-t5/t5-11b
+    held = answer.prediction.memory_parts_gib["text_encode"].text_encoder
+    assert held == pytest.approx(4 * t5_11b_encoder / 2**30, rel=1e-3)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from perfmodel.engines.base import Residency
 from perfmodel.engines.cosmos_official.commands import read_launch, render
 from perfmodel.engines.plain.attention import cudnn
 from perfmodel.engines.plain.engine import PlainEngine
@@ -20,7 +21,9 @@ _PREDICT2 = ModelFacts(
     pipeline="Video2WorldPipeline",
     axes=_PARALLEL,
     fused_norm_rope=True,
+    # T5 keeps the fp32 of its checkpoint (imaginaire/auxiliary/text_encoder.py).
     text_bits=32,
+    residency=Residency(text_encoder_bits=32),
     modulation_per_frame=True,
     closing_steps=1,
     auto_pad=False,
@@ -68,6 +71,7 @@ FACTS = Facts(
         "https://github.com/nvidia-cosmos/cosmos-predict2 documentations/inference_video2world.md",
         "https://github.com/nvidia-cosmos/cosmos-predict2 networks/ (TransformerEngine kernels)",
         "https://pypi.org/project/cosmos-predict2/1.0.9/ configs/base/config_natten.py",
+        "https://pypi.org/project/cosmos-predict2/1.0.9/ models/text2image_dit.py (eager blocks)",
         "https://github.com/NVIDIA/cosmos-framework",
     ),
 )
