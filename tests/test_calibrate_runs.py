@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from perfmodel.calibrate.runs.fit import fit_runs
 from perfmodel.calibrate.runs.folds import folds_of
 from perfmodel.calibrate.runs.report import report_lines
 from perfmodel.calibrate.runs.solve import Problem, step, walk
-from perfmodel.calibrate.runs.spreads import Requests, halfwidths, members, requests, widths
+from perfmodel.calibrate.runs.spreads import requests
 from perfmodel.calibrate.runs.terms import (
     ENGINE_SIDE,
     engines_under,
@@ -284,51 +283,6 @@ def test_a_written_file_says_what_it_rests_on_and_changes_the_prediction(fitted,
     _, older = write_terms(changed, path.parent)
     assert older is not None
     assert json.loads(older.read_text()) == json.loads(text_of(content))
-
-
-# Widths
-
-
-@given(
-    st.lists(st.floats(-1, 1), min_size=10, max_size=80),
-    st.floats(0.01, 0.5),
-)
-def test_ranges_hold_four_of_five_and_no_more_than_needed(errors, parts):
-    errors, known = np.array(errors), np.full(len(errors), parts)
-    share, run = widths(errors, known)
-    half = halfwidths(known, share, run)
-    inside = np.abs(errors) <= np.log1p(half) + 1e-9
-    assert inside.mean() >= 0.8
-    spare = np.log1p(half)[0] - np.sort(np.abs(errors))[int(np.ceil(0.8 * (len(errors) + 1))) - 1]
-    assert spare <= 0.02
-
-
-def few_or_many(sources):
-    """12 requests of engine x, three of them far off, beside 12 good ones of engine y."""
-    cases = [
-        SimpleNamespace(source=source, chain=(file,))
-        for source, file in zip(
-            sources * 6 + ["a", "b", "c", "d"] * 3, "x" * 12 + "y" * 12, strict=True
-        )
-    ]
-    found = Requests(
-        cases=tuple(range(24)),
-        errors=np.where(np.arange(24) < 3, 0.5, 0.05),
-        parts_frac=np.full(24, 0.01),
-        folds=np.zeros(24, int),
-        classes=("video.prior",) * 24,
-        files=tuple("x" * 12 + "y" * 12),
-    )
-    return found, SimpleNamespace(cases=cases)
-
-
-def test_few_sources_borrow_the_narrower_width_of_all_engines():
-    found, runs = few_or_many(["one", "two"])
-    assert members(found, runs, "x", "video.prior") == list(range(24))
-    assert members(found, runs, "y", "video.prior") == list(range(12, 24))
-    for number, case in enumerate(runs.cases[:12]):
-        case.source = str(number)
-    assert members(found, runs, "x", "video.prior") == list(range(12))
 
 
 # As typed

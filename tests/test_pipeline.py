@@ -12,7 +12,8 @@ from perfmodel.api.session import open_session
 from perfmodel.api.table import build_table, legality, search_space
 from perfmodel.pipeline.evaluate import STAGES, evaluate
 from perfmodel.pipeline.lines import distinct, expose, plain_line
-from perfmodel.pipeline.uncertainty import difference_halfwidth_s, halfwidth_s
+from perfmodel.pipeline.request_width import prior_share
+from perfmodel.pipeline.uncertainty import difference_halfwidth_s, halfwidth_s, run_frac
 from perfmodel.search.enumerate import candidates, factorizations
 from perfmodel.search.explain import speedup_loss_s, terms_s
 from perfmodel.search.rank import pareto, rank
@@ -138,28 +139,97 @@ def test_intervals_hold_the_prediction_and_a_difference_cancels_shared_error(tab
     assert difference < 0.7 * np.hypot(width[a], width[b])
 
 
-def test_a_run_has_the_spread_of_its_output_and_device_and_differences_keep_that_of_the_kinds(
-    table,
-):
-    evaluation = table.evaluation
-    rows = np.arange(2)
+PLAIN = {"run": 0.1, "run.lent": 1.0, "run.prior": 1.0, "run.rare": 1.0, "run.short": 1.0}
+FEW = Layouts.of([ParallelConfig(), ParallelConfig(cfg=2, ulysses=2, vae_patch=4)])
 
-    def widths(spread):
-        one = replace(evaluation, job=replace(evaluation.job, spread=spread))
-        margin = difference_halfwidth_s(one, rows[1:], rows[:1])
-        return halfwidth_s(one)[:2], halfwidth_s(one, ("denoise",))[:2], margin
 
-    base = {"run.video.fitted": 0.1, "run.video.prior": 0.9, "run.image": 0.9}
-    whole, denoise, margin = widths(base)
-    general = widths({"run.video": 0.1})
-    assert np.array_equal(whole, general[0])
-    half = widths({**base, "parts.video.fitted": 0.5})
-    none = widths({**base, "parts.video.fitted": 0.0})
-    run_s = np.hypot(0.1, 0.01) * evaluation.latency_s[:2]
-    assert none[0] == pytest.approx(run_s, rel=1e-12)
-    assert half[0] ** 2 - run_s**2 == pytest.approx((whole**2 - run_s**2) / 4, rel=1e-9)
-    assert np.array_equal(half[1], denoise)
-    assert np.array_equal(half[2], margin)
+def request(gpus="4xH100", **options):
+    session = open_session(
+        Workload(frames=81), catalog.parse_gpus(gpus), options=Options(**options)
+    )
+    return evaluate(session.job, FEW)
+
+
+def under(evaluation, **spread):
+    return replace(evaluation, job=replace(evaluation.job, spread={**PLAIN, **spread}))
+
+
+def widening(evaluation, **spread):
+    """How many times wider the log range of each request is than that of a plain one."""
+    found = under(evaluation, **spread)
+    log = np.log1p(halfwidth_s(found) / found.latency_s)
+    return log / 0.1
+
+
+def test_the_range_of_a_request_is_the_product_of_the_factors_of_what_is_uncertain():
+    one = request()
+    assert widening(one) == pytest.approx(1.0)
+    share = prior_share(one)
+    assert ((share > 0) & (share < 1)).all()
+    assert widening(one, **{"run.prior": 2.0}) == pytest.approx(2.0**share)
+    step_s = one.stages["denoise"].total_s / 35
+    assert widening(one, **{"run.short": 1.5}) == pytest.approx(1.5 ** -np.log10(step_s))
+    assert step_s[0] > step_s[1]  # so that dividing the work widens the range
+    both = widening(one, **{"run.prior": 2.0, "run.short": 1.5})
+    assert both == pytest.approx(2.0**share * 1.5 ** -np.log10(step_s))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options", "lent", "rare"),
+    [
+        ("4xH100", {}, False, False),
+        ("4xL20", {}, True, False),
+        ("4xH100", {"dtype": "fp8"}, False, True),
+        ("4xH100", {"offload": "layerwise"}, False, True),
+        ("4xH100", {"offload": "model"}, False, False),
+        ("4xH100", {"attention_density": 0.4}, False, True),
+        ("4xL20", {"cache_skip": 0.3, "cache_method": "tea_cache"}, True, True),
+    ],
+)
+def test_what_makes_a_request_uncertain(gpus, options, lent, rare):
+    one = request(gpus, **options)
+    assert widening(one, **{"run.lent": 1.7}) == pytest.approx(1.7 if lent else 1.0)
+    assert widening(one, **{"run.rare": 1.3}) == pytest.approx(1.3 if rare else 1.0)
+
+
+def test_without_runs_of_an_engine_lent_laws_are_known_less_well():
+    fitted, lent = (
+        halfwidth_s(one) / one.latency_s
+        for one in (
+            replace(e, job=replace(e.job, spread={})) for e in (request(), request("4xL20"))
+        )
+    )
+    assert (lent > 1.15 * fitted).all()
+
+
+def test_a_cache_that_does_not_say_what_it_skips_widens_the_range():
+    stated = request(cache_method="tea_cache", cache_skip=0.3)
+    named = request(cache_method="tea_cache")
+    assert "cache" not in stated.job.spread
+    prior_s = named.job.spread["cache"] * named.stages["denoise"].total_s
+    whole_s = halfwidth_s(replace(named, job=replace(named.job, spread=stated.job.spread)))
+    assert halfwidth_s(named) == pytest.approx(np.hypot(whole_s, prior_s))
+
+
+def test_what_the_kinds_do_not_explain_scales_the_stages_and_both_sides_of_a_difference():
+    one = request()
+    a, b = np.array([0]), np.array([1])
+    narrow, wide = under(one, run=0.01), under(one, run=0.4)
+    # Below the errors of its kinds, the width of a request changes nothing else.
+    assert np.array_equal(run_frac(narrow), [0.0, 0.0])
+    narrower = under(one, run=0.005)
+    assert np.array_equal(halfwidth_s(narrow, ("denoise",)), halfwidth_s(narrower, ("denoise",)))
+    margin, same = (difference_halfwidth_s(x, a, b)[0, 0] for x in (narrow, narrower))
+    assert margin == same
+    # Above, it scales a run: a difference has its share of it, a request all of it.
+    run = run_frac(wide)
+    gap = abs(one.latency_s[0] - one.latency_s[1])
+    expected = np.hypot(margin, run.max() * gap)
+    assert difference_halfwidth_s(wide, a, b)[0, 0] == pytest.approx(expected)
+    denoise_s = one.stages["denoise"].total_s
+    assert halfwidth_s(wide, ("denoise",)) == pytest.approx(
+        np.hypot(halfwidth_s(narrow, ("denoise",)), run * denoise_s)
+    )
 
 
 def test_no_tie_is_beaten_by_another_tie():

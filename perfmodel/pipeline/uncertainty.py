@@ -1,13 +1,12 @@
 """How far a prediction may be off: 80 % intervals, and the error of a difference.
 
 Every kind of time has a relative 80 % half-width by its provenance (``spread`` in the engine's
-terms file, from held-out residuals where there are runs, else a stated prior).  Errors of one kind
-are common to all its operators and to all configurations, so within a kind they add up, between
-kinds they add in squares; in a difference of two configurations they cancel as far as both spend
-the same time on that kind.  What no kind explains (the release of the engine and its libraries,
-clocks, settings that a source does not state) scales a whole run: ``run.image`` and ``run.video``,
-or ``run.video.fitted`` on devices with fitted kernel laws and ``run.video.prior`` on others.
-What a step cache skips, where that is a prior, scales the denoise time: ``cache``.
+terms file, else a stated prior).  Errors of one kind are common to all its operators and to all
+configurations, so within a kind they add up, between kinds they add in squares; in a difference of
+two configurations they cancel as far as both spend the same time on that kind.  How well a whole
+request is known is another question, which measured runs answer (`request_width`): where its range
+is wider than the kinds together, the rest scales the whole run, all stages and both sides of a
+difference alike.  What a step cache skips, where that is a prior, scales the denoise time.
 """
 
 from __future__ import annotations
@@ -17,22 +16,14 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.pipeline.evaluate import STAGES, Evaluation, Job
+from perfmodel.pipeline.evaluate import STAGES, Evaluation
 from perfmodel.pipeline.lines import Column, Stage
+from perfmodel.pipeline.request_width import request_frac, uncertain
 
 REPEAT_FRAC = 0.01
 """Relative 80 % half-width of repeated measurements of one configuration on one machine."""
 
 DEFAULT_SPREAD = {"measured": 0.03, "fitted": 0.08, "prior": 0.36, "datasheet": 0.45}
-
-WHOLE = ("run", "cache")
-"""Sources of error that are no kind of time."""
-
-RUN_SPREAD = {"run.image": 0.25, "run.video": 0.15}
-"""Relative 80 % half-width of a whole run, for an engine without a value of its own."""
-
-RUN_LAW = "gemm/bf16"
-"""The law whose provenance says whether the kernels of a device were measured."""
 
 
 def spread(name: str, provenance: str, table: Mapping[str, float]) -> float:
@@ -66,34 +57,10 @@ def _kinds_s(evaluation: Evaluation, names: tuple[str, ...]) -> dict[str, Column
     return errors
 
 
-def _errors_s(evaluation: Evaluation, names: tuple[str, ...]) -> dict[str, Column]:
-    """Error in seconds by independent source, ``[N]`` each."""
-    whole = whole_halfwidths(evaluation.job)
-    run = whole["run"] * _sum_s(evaluation, names)
-    denoise = _sum_s(evaluation, tuple(name for name in names if name == "denoise"))
-    return {**_kinds_s(evaluation, names), "run": run, "cache": whole["cache"] * denoise}
-
-
-def whole_halfwidths(job: Job) -> dict[str, float]:
-    """Relative 80 % half-width of what scales a whole run, and of what scales its denoise time."""
-    return {"run": run_spread(job, "run"), "cache": job.spread.get("cache", 0.0)}
-
-
-def run_class(job: Job) -> str:
-    """What the spread of a whole run depends on: its output, and how its device is known.
-
-    ``video.fitted``: the kernel laws are fitted on this device; ``video.prior``: lent by a family.
-    """
-    output = "video" if np.max(job.shape.frames) > 1 else "image"
-    law = job.machine.laws.get(RUN_LAW)
-    return f"{output}.{'prior' if law is None else law.provenance}"
-
-
-def run_spread(job: Job, name: str) -> float:
-    """``run``: relative half-width that scales a whole run; ``parts``: see `halfwidth_s`."""
-    special = f"{name}.{run_class(job)}"
-    general = special.rpartition(".")[0]
-    return job.spread.get(special, job.spread.get(general, RUN_SPREAD.get(general, 1.0)))
+def _cache_s(evaluation: Evaluation) -> Column:
+    """Error of the denoise time by what a step cache skips, ``[N]`` seconds."""
+    share = evaluation.job.spread.get("cache", 0.0)
+    return np.asarray(share * evaluation.stages["denoise"].total_s)
 
 
 def _sum_s(evaluation: Evaluation, names: tuple[str, ...]) -> Column:
@@ -101,24 +68,37 @@ def _sum_s(evaluation: Evaluation, names: tuple[str, ...]) -> Column:
     return sum((evaluation.stages[name].total_s for name in names), start)
 
 
-def parts_frac(evaluation: Evaluation) -> Column:
-    """Relative 80 % half-width of the request from the kinds of time alone, ``[N]``."""
-    squares = sum((e**2 for e in _kinds_s(evaluation, STAGES).values()), np.zeros(1))
-    return np.asarray(np.sqrt(squares) / evaluation.latency_s)
+def _squares(errors: Mapping[str, Column]) -> Column:
+    return sum((error**2 for error in errors.values()), np.zeros(1))
+
+
+def run_frac(evaluation: Evaluation) -> Column:
+    """Relative half-width of what scales a whole run, ``[N]``: what the kinds do not explain."""
+    whole = request_frac(uncertain(evaluation), evaluation.job.spread)
+    kinds = _squares(_kinds_s(evaluation, STAGES)) / evaluation.latency_s**2
+    return np.asarray(np.sqrt(np.maximum(whole**2 - kinds, 0.0)))
+
+
+def whole_halfwidths(evaluation: Evaluation) -> dict[str, float]:
+    """Relative half-width of what scales a whole run, typically, and its denoise time."""
+    run = float(np.median(run_frac(evaluation)))
+    return {"run": run, "cache": evaluation.job.spread.get("cache", 0.0)}
 
 
 def halfwidth_s(evaluation: Evaluation, names: tuple[str, ...] = STAGES) -> Column:
     """80 % half-width of the sum of some stages, ``[N]`` seconds.
 
-    Terms that were fitted to whole requests leave the sum of the stages better known than each of
-    them: where runs have shown by how much, the kinds' share of a request is multiplied by
-    ``parts`` of its class.
+    A request's is what measured runs showed; that of some of its stages is the errors of their
+    kinds of time and of the whole run, in squares.
     """
-    share = run_spread(evaluation.job, "parts") if names == STAGES else 1.0
-    total = np.zeros(len(evaluation.layouts))
-    for source, error in _errors_s(evaluation, names).items():
-        total = total + (error if source in WHOLE else share * error) ** 2
-    return np.sqrt(total + (REPEAT_FRAC * _sum_s(evaluation, names)) ** 2)
+    if names == STAGES:
+        whole = request_frac(uncertain(evaluation), evaluation.job.spread) * evaluation.latency_s
+        return np.asarray(np.hypot(whole, _cache_s(evaluation)))
+    seconds = _sum_s(evaluation, names)
+    total = _squares(_kinds_s(evaluation, names)) + (run_frac(evaluation) * seconds) ** 2
+    if "denoise" in names:
+        total = total + _cache_s(evaluation) ** 2
+    return np.asarray(np.sqrt(total + (REPEAT_FRAC * seconds) ** 2))
 
 
 def difference_halfwidth_s(
@@ -129,13 +109,22 @@ def difference_halfwidth_s(
 ) -> NDArray[np.float64]:
     """80 % half-width of ``latency[row] - latency[reference]``, ``[rows, references]`` seconds.
 
-    `weight` multiplies each row's latency first (devices of a request, its share of a machine).
+    Kinds of time keep their errors in full; what scales a whole run (the larger of both sides)
+    scales the difference.  `weight` multiplies each row's latency first (devices of a request, its
+    share of a machine).
     """
     weight = np.ones(len(evaluation.layouts)) if weight is None else weight
-    total = np.zeros((len(rows), len(references)))
-    for error in _errors_s(evaluation, STAGES).values():
-        weighted = error * weight
-        total += (weighted[rows][:, None] - weighted[references]) ** 2
+
+    def difference(seconds: Column) -> NDArray[np.float64]:
+        weighted = seconds * weight
+        return np.asarray(weighted[rows][:, None] - weighted[references])
+
+    run = run_frac(evaluation)
+    total = (
+        np.maximum(run[rows][:, None], run[references]) * difference(evaluation.latency_s)
+    ) ** 2
+    for error in (*_kinds_s(evaluation, STAGES).values(), _cache_s(evaluation)):
+        total += difference(error) ** 2
     repeat = REPEAT_FRAC * (evaluation.latency_s * weight)[rows]
     same = rows[:, None] == references
     return np.where(same, 0.0, np.sqrt(total + 2 * repeat[:, None] ** 2))

@@ -181,7 +181,7 @@ def believe(evaluation: Evaluation) -> Belief:
     for axis in {axis for axes in exponents.values() for axis in axes}:
         name = f"axis.{axis}"
         halfwidths[name] = evaluation.job.spread.get(name, AXIS_HALFWIDTH[axis])
-    halfwidths.update({n: half for n, half in whole_halfwidths(evaluation.job).items() if half})
+    halfwidths.update({n: half for n, half in whole_halfwidths(evaluation).items() if half})
     names = tuple(sorted(halfwidths))
     empty, once = np.zeros(len(evaluation.layouts)), np.ones(len(evaluation.layouts))
     times = {s: np.stack([pieces.get((n, s), empty) for n in names]) for s in STAGES}

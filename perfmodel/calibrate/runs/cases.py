@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +12,7 @@ from perfmodel.engines.base import Behaviour, problems
 from perfmodel.errors import PerfmodelError
 from perfmodel.pipeline.evaluate import BUILDERS, Job, composed
 from perfmodel.pipeline.lines import Stage
-from perfmodel.pipeline.uncertainty import parts_frac
+from perfmodel.pipeline.request_width import FACTORS, uncertain
 from perfmodel.spec.parallel import Layouts
 from perfmodel.spec.record import END_TO_END_KEYS, RunRecord
 from perfmodel.units import MS_PER_S
@@ -36,12 +35,12 @@ class Outcome:
 
     Attributes:
         log_s: logarithm of the predicted seconds of each target.
-        parts_frac: relative 80 % half-width of the request from the kinds of time alone; nan
-            where it was not asked for.
+        uncertain: what makes the request uncertain, in the order of `FACTORS`; empty where it was
+            not asked for.
     """
 
     log_s: tuple[float, ...]
-    parts_frac: float
+    uncertain: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ class Case:
 
         Args:
             terms: engine terms by name.
-            fitted: those that count as fitted, for the width of the range; None: no width.
+            fitted: those that count as fitted, for what is uncertain; None: that is not asked.
         """
         machine = replace(self.job.machine, terms=dict(terms))
         if fitted is not None:
@@ -124,7 +123,8 @@ class Case:
         encode_ms = float(evaluation.stages["video_encode"].total_s[0]) * MS_PER_S
         milliseconds = waited(self.record, job.behaviour, milliseconds, encode_ms, "mid")
         logs = tuple(float(np.log(milliseconds[key] / MS_PER_S)) for key in self.targets)
-        return Outcome(logs, math.nan if fitted is None else float(parts_frac(evaluation)[0]))
+        features = {} if fitted is None else uncertain(evaluation)
+        return Outcome(logs, tuple(float(features[name][0]) for name in FACTORS if features))
 
     def _stage(self, name: str, job: Job) -> Stage:
         """A stage costed alone, or as it was: only the terms that it looks up change it."""

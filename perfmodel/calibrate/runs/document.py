@@ -13,12 +13,13 @@ from perfmodel import catalog
 from perfmodel.calibrate.fitfile import DIGITS, ID_LENGTH, today, tool_versions
 from perfmodel.calibrate.runs.fit import FittedFile, FittedTerm, RunFit
 from perfmodel.calibrate.runs.hosts import HostFit, with_hosts
-from perfmodel.calibrate.runs.spreads import Requests, spreads
+from perfmodel.calibrate.runs.spreads import Requests, coverage
 from perfmodel.calibrate.runs.terms import engines_under, entry
 from perfmodel.errors import BadInput, Problem
 
 OF_A_FIT = ("prior", "records", "rows", "sources", "engines", "at_bound")
 SPREADS_OF_RUNS = ("run", "parts")
+"""Spreads of whole requests (``parts`` of fits before they had factors)."""
 
 
 def document(
@@ -35,18 +36,38 @@ def document(
         for name, item in old.get("terms", {}).items()
     }
     terms |= {name: _fitted(fit, one.file, name, term) for name, term in one.terms.items()}
-    kept = {
-        name: width
-        for name, width in old.get("spread", {}).items()
-        if name.partition(".")[0] not in SPREADS_OF_RUNS
-    }
     return {
         **{k: v for k, v in old.items() if k != "fit"},
         "terms": terms,
         **({"hosts": with_hosts(old["hosts"], hosts)} if "hosts" in old else {}),
-        "spread": {**kept, **spreads(found, fit.evaluations, one.file)},
-        "fit": _about(fit, one, paths),
+        "spread": _spread(old.get("spread", {}), one.file, found),
+        "fit": _about(fit, one, paths) | _ranges(found, one.file),
     }
+
+
+def _spread(old: Mapping[str, float], file: str, found: Requests) -> dict[str, float]:
+    """Widths of kinds as they were, those of whole requests as the runs say."""
+    if not found.enough:
+        return dict(old)
+    kinds = {k: v for k, v in old.items() if k.partition(".")[0] not in SPREADS_OF_RUNS}
+    return {**kinds, **found.widths.table(file)}
+
+
+def _ranges(found: Requests, file: str) -> dict[str, Any]:
+    """What the widths of whole requests rest on, and how they did on sources they did not see."""
+    if not found.enough:
+        return {}
+    chosen = found.of(engine=file)
+    about: dict[str, Any] = {
+        "rows": len(found.errors),
+        "sources": len(set(found.errors.sources)),
+        "engines_apart": found.widths.apart,
+    }
+    for name, rows in (("unseen", found.of()), ("unseen_of_engine", chosen)):
+        one = coverage(found, rows)
+        if one.rows:
+            about[name] = {k: float(f"{v:.{DIGITS}g}") for k, v in asdict(one).items()}
+    return {"ranges": about}
 
 
 def _unfitted(item: Mapping[str, Any], prior: float | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from perfmodel.calibrate.runs.fit import FittedFile, RunFit
 from perfmodel.calibrate.runs.heldout import HeldOut, held_out
-from perfmodel.calibrate.runs.spreads import Requests, coverage
+from perfmodel.calibrate.runs.spreads import Coverage, Requests, coverage
 from perfmodel.units import PERCENT
 
 
@@ -21,7 +21,7 @@ def report_lines(fit: RunFit, found: Requests) -> Iterator[str]:
         yield ""
         yield from _file(one)
     yield ""
-    yield from _ranges(fit, found)
+    yield from _ranges(found)
 
 
 def _engines(fit: RunFit) -> Iterator[str]:
@@ -67,14 +67,24 @@ def _weighted(before: HeldOut | None, after: HeldOut | None) -> str:
     return f"; mean held-out error by source {left:.1f} to {right:.1f} %"
 
 
-def _ranges(fit: RunFit, found: Requests) -> Iterator[str]:
+def _ranges(found: Requests) -> Iterator[str]:
     """How the 80 % ranges did on sources that they were not chosen from."""
-    for title, basis in (("fitted kernel laws", "fitted"), ("lent kernel laws", "prior")):
-        names = [f"{output}.{basis}" for output in ("image", "video")]
-        one = coverage(found, fit.evaluations, names)
+    if not found.enough:
+        yield "80 % ranges keep their widths: too few runs or sources"
+        return
+    for title, lent in (("fitted kernel laws", False), ("lent kernel laws", True)):
+        one = coverage(found, found.of(lent=lent))
         if one.rows:
-            yield (
-                f"80 % ranges on devices with {title}: held {one.inside_frac * PERCENT:.0f} % of "
-                f"{one.rows} unseen requests, half-width {one.halfwidth_frac * PERCENT:.0f} % "
-                "(median)"
-            )
+            yield f"80 % ranges on devices with {title}: held {_held(one)}"
+    for engine in sorted(set(found.errors.engines)):
+        yield f"  {engine:<24}{_held(coverage(found, found.of(engine=engine)))}"
+    factors = {k: v for k, v in found.widths.table("").items() if k != "run"}
+    told = ", ".join(f"{name.removeprefix('run.')} {x:.3g}" for name, x in factors.items())
+    yield f"  factors: {told}; engines apart {found.widths.apart:g}"
+
+
+def _held(one: Coverage) -> str:
+    return (
+        f"{one.inside_frac * PERCENT:.0f} % of {one.rows} unseen requests, half-width "
+        f"{one.halfwidth_frac * PERCENT:.0f} % (median)"
+    )

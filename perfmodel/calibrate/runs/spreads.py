@@ -1,78 +1,79 @@
-"""Widths of 80 % ranges of whole requests from the errors of runs that no fit saw.
-
-A range has two parts: the errors of the kinds of time, which a fit to whole requests leaves
-smaller in the sum than in the parts (``parts``), and what scales a whole run (``run``).  Both are
-chosen per engine, output (image, video) and device (kernel laws fitted or lent), so that four of
-five held-out runs lie inside and the ranges are as narrow as that allows.
-"""
+"""The whole requests of a fit: their held-out errors, what was uncertain, and their ranges."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from perfmodel.calibrate.runs.evaluations import Evaluations, IntArray
 from perfmodel.calibrate.runs.fit import RunFit
 from perfmodel.calibrate.runs.heldout import held_out_errors
 from perfmodel.calibrate.runs.solve import FloatArray
-from perfmodel.calibrate.runs.terms import ROWS_PER_TERM, engines_under, heirs
-from perfmodel.pipeline.uncertainty import REPEAT_FRAC, run_class
+from perfmodel.calibrate.runs.terms import ROWS_PER_TERM, engines_under
+from perfmodel.calibrate.runs.widths import Errors, Widths, unseen_halfwidths, widths_of
+from perfmodel.pipeline.request_width import FACTORS
 
-COVERED = 0.8
 FEW_SOURCES = 4
 """Fewer sources than this say more of themselves than of the next one."""
-SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
-DIGITS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Requests:
-    """Whole requests with their held-out errors.
-
-    Attributes:
-        cases: number of each run, ``[R]``.
-        errors: log errors, ``[R]``.
-        parts_frac: relative half-width from the kinds of time alone, ``[R]``.
-        folds: fold of each run, ``[R]``.
-        classes: ``video.fitted`` and so on, by run.
-        files: terms file of the engine, by run.
-    """
-
-    cases: tuple[int, ...]
-    errors: FloatArray
-    parts_frac: FloatArray
-    folds: IntArray
-    classes: tuple[str, ...]
-    files: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How ranges chosen without a run's source did on it, and how wide they are (medians)."""
+    """How ranges found without a run's source did on it, and how wide they are (median)."""
 
     rows: int
     inside_frac: float
     halfwidth_frac: float
 
 
+@dataclass(frozen=True)
+class Requests:
+    """Whole requests, and the widths of the 80 % ranges that they support."""
+
+    errors: Errors
+
+    @cached_property
+    def enough(self) -> bool:
+        """Whether the runs say anything of those of further sources."""
+        return len(self.errors) >= ROWS_PER_TERM and len(set(self.errors.sources)) >= FEW_SOURCES
+
+    @cached_property
+    def widths(self) -> Widths:
+        """From all runs."""
+        return widths_of(self.errors)
+
+    @cached_property
+    def unseen(self) -> FloatArray:
+        """Log half-width of each run, found without its source, ``[R]``."""
+        return unseen_halfwidths(self.errors)
+
+    def of(self, *, engine: str | None = None, lent: bool | None = None) -> NDArray[np.bool_]:
+        """The runs of an engine, and those on devices whose kernel laws are lent or fitted."""
+        chosen = np.ones(len(self.errors), bool)
+        if engine is not None:
+            chosen &= np.array(self.errors.engines) == engine
+        if lent is not None:
+            chosen &= (self.errors.features[:, list(FACTORS).index("lent")] > 0) == lent
+        return chosen
+
+
 def requests(fit: RunFit) -> Requests:
-    """The whole requests of a fit."""
+    """The whole requests of a fit, each under the terms of its own fold."""
     runs = fit.evaluations
     every = range(len(runs.cases))
     errors = held_out_errors(runs, every, fit.by_fold, fit.folds)
     fitted = {n: fitted_terms(fit, n) for n in every}
-    widths = [outcome.parts_frac for outcome in runs.outcomes(every, fit.values, fitted)]
-    cases = tuple(int(n) for n in runs.case_of[runs.whole])
+    known = runs.outcomes(every, fit.values, fitted)
+    cases = [int(n) for n in runs.case_of[runs.whole]]
     return Requests(
-        cases=cases,
-        errors=errors[runs.whole],
-        parts_frac=np.array([widths[n] for n in cases]),
-        folds=fit.folds[list(cases)],
-        classes=tuple(run_class(runs.cases[n].job) for n in cases),
-        files=tuple(runs.cases[n].file for n in cases),
+        Errors(
+            size=np.abs(errors[runs.whole]),
+            features=np.array([known[n].uncertain for n in cases]).reshape(-1, len(FACTORS)),
+            engines=tuple(runs.cases[n].file for n in cases),
+            sources=tuple(runs.sources[n] for n in cases),
+        )
     )
 
 
@@ -91,82 +92,13 @@ def fitted_terms(fit: RunFit, number: int) -> frozenset[str]:
     return frozenset(names)
 
 
-def spreads(found: Requests, evaluations: Evaluations, file: str) -> dict[str, float]:
-    """Entries of the ``spread`` of a terms file: those of its engine's classes with enough runs."""
-    table: dict[str, float] = {}
-    for name in sorted(set(found.classes)):
-        rows = members(found, evaluations, file, name)
-        if len(rows) >= ROWS_PER_TERM:
-            share, run = widths(found.errors[rows], found.parts_frac[rows])
-            table |= {f"parts.{name}": share, f"run.{name}": run}
-    return table
+def coverage(found: Requests, chosen: NDArray[np.bool_]) -> Coverage:
+    """Ranges of some requests, each found without the runs of its own source.
 
-
-def members(found: Requests, evaluations: Evaluations, file: str, name: str) -> list[int]:
-    """Requests of a class behind the widths of a file: of its engine, else also of its heirs.
-
-    Where those come from few sources, the requests of all engines, if they are predicted better:
-    one source of a model that misses would widen every other model of the engine.
+    The half-width is that of the two ends around the prediction, ``(e^w - e^-w) / 2``.
     """
-    alike = [n for n, kind in enumerate(found.classes) if kind == name]
-    own = [n for n in alike if found.files[n] == file]
-    if len(own) < ROWS_PER_TERM:
-        allowed = set(heirs(file, evaluations.cases))
-        own = [n for n in alike if found.cases[n] in allowed]
-    sources = {evaluations.cases[found.cases[n]].source for n in own}
-    if len(own) < ROWS_PER_TERM or len(sources) >= FEW_SOURCES:
-        return own
-    return min(own, alike, key=lambda rows: _width(found, rows))
-
-
-def _width(found: Requests, rows: list[int]) -> float:
-    """Median half-width of the requests of a class, from those of its `rows`."""
-    known = found.parts_frac[rows]
-    return float(np.median(halfwidths(known, *widths(found.errors[rows], known))))
-
-
-def widths(errors: FloatArray, parts_frac: FloatArray) -> tuple[float, float]:
-    """(share of the kinds' errors, error of a whole run): narrowest that holds four of five.
-
-    With n runs the smallest half-width that holds ``ceil(0.8 (n + 1))`` of them, so that a further
-    run lies inside four times of five.
-    """
-    wanted = min(len(errors), math.ceil(COVERED * (len(errors) + 1))) - 1
-    best = (math.inf, 1.0, 0.0)
-    for share in SHARES:
-        known = np.sqrt((share * parts_frac) ** 2 + REPEAT_FRAC**2)
-        short = np.expm1(np.abs(errors)) ** 2 - known**2
-        run = math.sqrt(max(float(np.sort(short)[wanted]), 0.0))
-        run = math.ceil(run * 10**DIGITS) / 10**DIGITS
-        width = float(np.median(np.sqrt(known**2 + run**2)))
-        if width < best[0] - 10**-DIGITS:
-            best = (width, share, run)
-    return best[1], best[2]
-
-
-def halfwidths(parts_frac: FloatArray, share: float, run: float) -> FloatArray:
-    """Relative half-widths, as `pipeline.uncertainty.halfwidth_s` has them."""
-    return np.asarray(np.sqrt((share * parts_frac) ** 2 + run**2 + REPEAT_FRAC**2))
-
-
-def coverage(found: Requests, evaluations: Evaluations, names: Sequence[str]) -> Coverage:
-    """Ranges of the requests of some classes, each chosen without the runs of its own fold."""
-    inside, wide = [], []
-    for number, kind in enumerate(found.classes):
-        if kind not in names:
-            continue
-        chain = evaluations.cases[found.cases[number]].chain
-        for place in chain:
-            rows = members(found, evaluations, place, kind)
-            if len(rows) >= ROWS_PER_TERM:
-                break
-        others = [n for n in rows if found.folds[n] != found.folds[number]]
-        if len(others) < 2:
-            continue
-        share, run = widths(found.errors[others], found.parts_frac[others])
-        half = float(halfwidths(found.parts_frac[[number]], share, run)[0])
-        inside.append(abs(found.errors[number]) <= math.log1p(half))
-        wide.append(half)
-    if not inside:
-        return Coverage(0, math.nan, math.nan)
-    return Coverage(len(inside), float(np.mean(inside)), float(np.median(wide)))
+    if not chosen.any():
+        return Coverage(0, float("nan"), float("nan"))
+    width, size = found.unseen[chosen], found.errors.size[chosen]
+    inside = float(np.mean(size <= width))
+    return Coverage(int(chosen.sum()), inside, float(np.median(np.sinh(width))))
