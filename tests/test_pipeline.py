@@ -215,21 +215,24 @@ def test_what_the_kinds_do_not_explain_scales_the_stages_and_both_sides_of_a_dif
     one = request()
     a, b = np.array([0]), np.array([1])
     narrow, wide = under(one, run=0.01), under(one, run=0.4)
-    # Below the errors of its kinds, the width of a request changes nothing else.
-    assert np.array_equal(run_frac(narrow), [0.0, 0.0])
-    narrower = under(one, run=0.005)
-    assert np.array_equal(halfwidth_s(narrow, ("denoise",)), halfwidth_s(narrower, ("denoise",)))
-    margin, same = (difference_halfwidth_s(x, a, b)[0, 0] for x in (narrow, narrower))
-    assert margin == same
-    # Above, it scales a run: a difference has its share of it, a request all of it.
+    # Narrower than the errors of its kinds, half the variance of a request is common to all of it;
+    assert run_frac(narrow) == pytest.approx(np.expm1(0.01) * np.sqrt(0.5))
+    # wider, what they leave. Of it a difference has its own share, a stage its own.
     run = run_frac(wide)
-    gap = abs(one.latency_s[0] - one.latency_s[1])
-    expected = np.hypot(margin, run.max() * gap)
-    assert difference_halfwidth_s(wide, a, b)[0, 0] == pytest.approx(expected)
+    assert (run > np.expm1(0.4) * np.sqrt(0.5)).all()
+    gap_s = abs(one.latency_s[0] - one.latency_s[1])
     denoise_s = one.stages["denoise"].total_s
-    assert halfwidth_s(wide, ("denoise",)) == pytest.approx(
-        np.hypot(halfwidth_s(narrow, ("denoise",)), run * denoise_s)
-    )
+    kinds = [
+        (
+            difference_halfwidth_s(x, a, b)[0, 0] ** 2 - (run_frac(x).max() * gap_s) ** 2,
+            halfwidth_s(x, ("denoise",)) ** 2 - (run_frac(x) * denoise_s) ** 2,
+        )
+        for x in (narrow, wide)
+    ]
+    assert kinds[0][0] > 0
+    assert (kinds[0][1] > 0).all()
+    assert kinds[0][0] == pytest.approx(kinds[1][0])
+    assert kinds[0][1] == pytest.approx(kinds[1][1])
 
 
 def test_no_tie_is_beaten_by_another_tie():

@@ -4,9 +4,9 @@ Every kind of time has a relative 80 % half-width by its provenance (``spread`` 
 terms file, else a stated prior).  Errors of one kind are common to all its operators and to all
 configurations, so within a kind they add up, between kinds they add in squares; in a difference of
 two configurations they cancel as far as both spend the same time on that kind.  How well a whole
-request is known is another question, which measured runs answer (`request_width`): where its range
-is wider than the kinds together, the rest scales the whole run, all stages and both sides of a
-difference alike.  What a step cache skips, where that is a prior, scales the denoise time.
+request is known is another question, which measured runs answer (`request_width`): what the kinds
+together do not explain of its range scales the whole run, all stages and both sides of a difference
+alike.  What a step cache skips, where that is a prior, scales the denoise time.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ REPEAT_FRAC = 0.01
 """Relative 80 % half-width of repeated measurements of one configuration on one machine."""
 
 DEFAULT_SPREAD = {"measured": 0.03, "fitted": 0.08, "prior": 0.36, "datasheet": 0.45}
+
+
+COMMON_FRAC = 0.5
+"""Share of the variance of a whole request that all of it has in common, at the least: a prior."""
 
 
 def spread(name: str, provenance: str, table: Mapping[str, float]) -> float:
@@ -73,10 +77,14 @@ def _squares(errors: Mapping[str, Column]) -> Column:
 
 
 def run_frac(evaluation: Evaluation) -> Column:
-    """Relative half-width of what scales a whole run, ``[N]``: what the kinds do not explain."""
+    """Relative half-width of what scales a whole run, ``[N]``.
+
+    What the kinds do not explain of the width of a request, and no less than `COMMON_FRAC` of its
+    variance: kinds that are known badly each may still be known well together.
+    """
     whole = request_frac(uncertain(evaluation), evaluation.job.spread)
     kinds = _squares(_kinds_s(evaluation, STAGES)) / evaluation.latency_s**2
-    return np.asarray(np.sqrt(np.maximum(whole**2 - kinds, 0.0)))
+    return np.asarray(np.sqrt(np.maximum(whole**2 - kinds, COMMON_FRAC * whole**2)))
 
 
 def whole_halfwidths(evaluation: Evaluation) -> dict[str, float]:
