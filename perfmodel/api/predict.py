@@ -100,6 +100,23 @@ def predict(
         workload, system, engine=engine, options=options, fit=fit, strict=strict, host=host
     )
     session = settled(session, Layouts.of([config]))
+    found = _broken(session, config, ran=ran)
+    table = _table(session, config, overrides or {})
+    record = with_commands(table, 0, prediction(table, 0))
+    in_turn_ms = float(table.evaluation.in_turn_s[0]) * MS_PER_S
+    record = in_flight(record, session.workload.concurrency, in_turn_ms)
+    if price_per_gpu_hour is not None and record.gpu_seconds_per_request is not None:
+        hours = record.gpu_seconds_per_request / S_PER_HOUR
+        record = record.model_copy(update={"price_per_request": hours * price_per_gpu_hour})
+    return _answer(session, table, record, found, settings)
+
+
+def _broken(session: Session, config: ParallelConfig, *, ran: bool) -> tuple[Problem, ...]:
+    """What is worth saying of the rules that the configuration breaks.
+
+    Raises:
+        Refused, MissingData: it cannot run, or (where it `ran`) not be predicted.
+    """
     found = problems(session.engine.rules(), session.context, config)
     if ran:
         found = tuple(
@@ -109,14 +126,7 @@ def predict(
     errors = [problem for problem in found if problem.severity == "error"]
     if errors:
         raise refusal(*errors)
-    table = _table(session, config, overrides or {})
-    record = with_commands(table, 0, prediction(table, 0))
-    in_turn_ms = float(table.evaluation.in_turn_s[0]) * MS_PER_S
-    record = in_flight(record, session.workload.concurrency, in_turn_ms)
-    if price_per_gpu_hour is not None and record.gpu_seconds_per_request is not None:
-        hours = record.gpu_seconds_per_request / S_PER_HOUR
-        record = record.model_copy(update={"price_per_request": hours * price_per_gpu_hour})
-    return _answer(session, table, record, found, settings)
+    return found
 
 
 def predict_all(
@@ -232,9 +242,13 @@ def _typed(
     launch: object,
     overrides: object,
     ran: bool,
+    host: object,
     **settings: object,
 ) -> dict[str, object]:
-    """The flags that ask for this prediction; the degrees are those that were read."""
+    """The flags that ask for this prediction; the degrees are those that were read.
+
+    What only records of runs say (`ran`, `host`) has no flag.
+    """
     return {
         "parallel": table.config_id(0),
         "measured": ",".join(f"{name}={text(value)}" for name, value in measured.items()) or None,

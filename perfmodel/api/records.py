@@ -37,19 +37,7 @@ LOSSY_BACKENDS = ("SAGE_ATTN", "SAGE_ATTN_3", "FASTVIDEO_VSA", "RAINFUSION_ATTN"
 
 def parallel_info(config: ParallelConfig) -> ParallelInfo:
     """Degrees by the names of the engine's arguments."""
-    return ParallelInfo(
-        cfg_parallel_size=config.cfg,
-        ulysses_degree=config.ulysses,
-        ring_degree=config.ring,
-        allgather_degree=config.allgather,
-        tensor_parallel_size=config.tp,
-        pipeline_parallel_size=config.pp,
-        data_parallel_size=config.dp,
-        hsdp_shard_size=config.hsdp,
-        hsdp_replicate_size=config.hsdp_replicate,
-        vae_patch_parallel_size=config.vae_patch,
-        text_encoder_tp_size=config.text_encoder_tp,
-    )
+    return ParallelInfo(**config.arguments)
 
 
 def id_suffixes(options: Options, assumed: Collection[str] = ()) -> tuple[str, ...]:

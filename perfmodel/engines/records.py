@@ -32,19 +32,6 @@ def run_record(ctx: Context, config: ParallelConfig, in_flight: int = 1) -> dict
     Outputs are counted over all requests in flight.
     """
     behaviour, options = ctx.behaviour, ctx.behaviour.options
-    degrees = {
-        "cfg_parallel_size": config.cfg,
-        "ulysses_degree": config.ulysses,
-        "ring_degree": config.ring,
-        "allgather_degree": config.allgather,
-        "tensor_parallel_size": config.tp,
-        "pipeline_parallel_size": config.pp,
-        "data_parallel_size": config.dp,
-        "vae_patch_parallel_size": config.vae_patch,
-        "hsdp_shard_size": config.hsdp,
-        "hsdp_replicate_size": config.hsdp_replicate,
-        "text_encoder_tp_size": config.text_encoder_tp,
-    }
     backend = behaviour.attention_backend
     if config.ring > 1 and not behaviour.attention_explicit:
         backend = behaviour.ring_attention_backend
@@ -87,5 +74,5 @@ def run_record(ctx: Context, config: ParallelConfig, in_flight: int = 1) -> dict
         **({"guardrails": True} if options.guardrails else {}),
         **({} if method == "none" else {"cache": method}),
         **{name: share for name, (share, none) in shares.items() if share != none},
-        "parallel": {name: value for name, value in degrees.items() if value > 1},
+        "parallel": {name: value for name, value in config.arguments.items() if value > 1},
     }

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from perfmodel.engines.base import Residency
 from perfmodel.memory import vae as vae_model
-from perfmodel.memory.denoise import Live, denoise, text_live
+from perfmodel.memory.denoise import denoise, text_live
 from perfmodel.memory.residency import Share, encoder_shares, is_separate_encoder, model_terms
 from perfmodel.memory.table import PARTS, WEIGHTS, MemoryTable
 from perfmodel.memory.terms import Terms, load_terms
@@ -141,16 +141,9 @@ def memory(
     conditioned = bool(np.any(np.asarray(shape.condition_frames) > 0))
     host, loading = _weights(sheet, components, layouts, options, terms, shares, conditioned)
     denoised = together(shape, layouts) if branches_together else shape
-    _denoiser(sheet, denoise(work, denoised, layouts, terms), terms)
-    if behaviour.patch_warmup_steps is not None:
-        sheet.add("denoise", "activations", _stale(work, denoised, layouts))
+    _denoiser(sheet, work, denoised, layouts, behaviour, terms)
     sheet.add("text_encode", "activations", text_live(text_ops, layouts))
-    vae = vae_model.with_bits(vae, terms.vae_bits)
-    for phase, passes in (("vae_encode", vae_model.encode), ("vae_decode", vae_model.decode)):
-        result = passes(vae, shape, layouts, options, terms)
-        sheet.add(phase, "activations", result.activations)
-        sheet.add(phase, "collectives", result.collectives)
-        sheet.add_slack(phase, result.slack)
+    _vae(sheet, vae, shape, layouts, options, terms)
     beside = beside_bytes + terms.context_bytes if beside_bytes else 0.0
     outside = _outside(sheet, layouts, terms, beside)
     if not conditioned:
@@ -173,8 +166,16 @@ def _stale(work: DenoiseWork, shape: Shape, layouts: Layouts) -> Column:
     return cache_bytes(work.blocks, work.kv_heads * work.head_dim, tokens, layouts)
 
 
-def _denoiser(sheet: _Sheet, live: Live, terms: Terms) -> None:
+def _denoiser(
+    sheet: _Sheet,
+    work: DenoiseWork,
+    shape: Shape,
+    layouts: Layouts,
+    behaviour: EngineFacts,
+    terms: Terms,
+) -> None:
     """Add what the denoiser holds beside its weights."""
+    live = denoise(work, shape, layouts, terms)
     for part, value in (
         ("activations", live.activations),
         ("collectives", live.collectives),
@@ -182,6 +183,25 @@ def _denoiser(sheet: _Sheet, live: Live, terms: Terms) -> None:
     ):
         sheet.add("denoise", part, value)
     sheet.add_slack("denoise", terms.denoise_slack_frac * (live.activations + live.collectives))
+    if behaviour.patch_warmup_steps is not None:
+        sheet.add("denoise", "activations", _stale(work, shape, layouts))
+
+
+def _vae(
+    sheet: _Sheet,
+    vae: VaeMemory,
+    shape: Shape,
+    layouts: Layouts,
+    options: Options,
+    terms: Terms,
+) -> None:
+    """Add what both passes of the VAE hold beside its weights."""
+    vae = vae_model.with_bits(vae, terms.vae_bits)
+    for phase, passes in (("vae_encode", vae_model.encode), ("vae_decode", vae_model.decode)):
+        result = passes(vae, shape, layouts, options, terms)
+        sheet.add(phase, "activations", result.activations)
+        sheet.add(phase, "collectives", result.collectives)
+        sheet.add_slack(phase, result.slack)
 
 
 def _weights(

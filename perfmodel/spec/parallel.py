@@ -15,25 +15,30 @@ from perfmodel.spec.workload import WEIGHT_ONLY
 
 IntColumn = NDArray[np.int64]
 
-KEY_ALIASES = {
-    "usp": "ulysses",
-    "shard": "hsdp",
-    "hsdp_shard": "hsdp",
-    "vaepp": "vae_patch",
-    "allgather_kv": "allgather",
+ARGUMENTS = {
     "cfg_parallel_size": "cfg",
     "ulysses_degree": "ulysses",
     "ring_degree": "ring",
     "allgather_degree": "allgather",
     "tensor_parallel_size": "tp",
     "pipeline_parallel_size": "pp",
-    "pipefusion_degree": "pp",
-    "pipefusion": "pp",
     "data_parallel_size": "dp",
     "hsdp_shard_size": "hsdp",
     "hsdp_replicate_size": "hsdp_replicate",
     "vae_patch_parallel_size": "vae_patch",
     "text_encoder_tp_size": "text_encoder_tp",
+}
+"""Names of vLLM-Omni's arguments, which answers and run records use, to keys."""
+
+KEY_ALIASES = {
+    **ARGUMENTS,
+    "usp": "ulysses",
+    "shard": "hsdp",
+    "hsdp_shard": "hsdp",
+    "vaepp": "vae_patch",
+    "allgather_kv": "allgather",
+    "pipefusion_degree": "pp",
+    "pipefusion": "pp",
 }
 
 
@@ -67,6 +72,11 @@ class ParallelConfig:
         """Number of ranks the configuration runs on."""
         mesh = self.cfg * self.ulysses * self.ring * self.allgather * self.tp * self.pp * self.dp
         return max(mesh, self.hsdp * self.hsdp_replicate)
+
+    @property
+    def arguments(self) -> dict[str, int]:
+        """Degrees by the names of the engine's arguments."""
+        return {name: getattr(self, key) for name, key in ARGUMENTS.items()}
 
     @property
     def config_id(self) -> str:

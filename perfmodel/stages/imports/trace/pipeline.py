@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 TOGETHER = re.compile(r"cat\(\s*\[latents\] \* 2|cat\(\s*\[latents, latents\]")
@@ -56,34 +56,13 @@ def defaults(
     call = getattr(pipeline, "__call__", None)  # noqa: B004 the method, not whether it exists
     given = _signature(call)
     side, time = ratios
-    assumed: list[str] = []
-
-    def stated(label: str, values: list[Any], usual: Any) -> Any:
-        found = next((value for value in values if _is_number(value)), None)
-        if found is None:
-            assumed.append(f"{label} {usual}")
-            return usual
-        return found
-
-    square = _scaled(settings.get("sample_size"), side)
-    rows = [
-        grid_px and grid_px[0],
-        given.get("height"),
-        _scaled(settings.get("sample_height"), side),
-    ]
-    columns = [
-        grid_px and grid_px[1],
-        given.get("width"),
-        _scaled(settings.get("sample_width"), side),
-    ]
+    stated = _Stated()
+    prompt = [text, given.get("max_sequence_length")]
     task: dict[str, Any] = {
-        "height": int(stated("height", [*rows, square], USUAL_SIDE)),
-        "width": int(stated("width", [*columns, square], USUAL_SIDE)),
+        **_sides(stated, settings, given, side, grid_px),
         "steps": int(stated("steps", [given.get("num_inference_steps")], USUAL_STEPS)),
         "guidance": float(stated("guidance", [given.get("guidance_scale")], USUAL_GUIDANCE)),
-        "text_tokens": int(
-            stated("text tokens", [text, given.get("max_sequence_length")], USUAL_TEXT)
-        ),
+        "text_tokens": int(stated("text tokens", prompt, USUAL_TEXT)),
         "frames": 1,
         "fps": USUAL_FPS,
     }
@@ -92,8 +71,48 @@ def defaults(
         clip = (latent - 1) * time + 1 if isinstance(latent, int) else None
         asked = [clip if frames else None, given.get("num_frames"), given.get("video_length"), clip]
         task["frames"] = int(stated("frames", asked, USUAL_FRAMES))
-        assumed.append(f"{USUAL_FPS:g} frames a second")
-    return Defaults(task, _together(call), tuple(assumed))
+        stated.assumed.append(f"{USUAL_FPS:g} frames a second")
+    return Defaults(task, _together(call), tuple(stated.assumed))
+
+
+@dataclass(slots=True)
+class _Stated:
+    """The first number of some places, else the usual one, which is then assumed."""
+
+    assumed: list[str] = field(default_factory=list)
+
+    def __call__(self, label: str, values: list[Any], usual: Any) -> Any:
+        found = next((value for value in values if _is_number(value)), None)
+        if found is None:
+            self.assumed.append(f"{label} {usual}")
+            return usual
+        return found
+
+
+def _sides(
+    stated: _Stated,
+    settings: Mapping[str, Any],
+    given: Mapping[str, Any],
+    side: int,
+    grid_px: tuple[int, int] | None,
+) -> dict[str, int]:
+    """Height and width in pixels; a square sample is the last that is asked."""
+    square = _scaled(settings.get("sample_size"), side)
+    return {
+        name: int(
+            stated(
+                name,
+                [
+                    grid_px and grid_px[axis],
+                    given.get(name),
+                    _scaled(settings.get(f"sample_{name}"), side),
+                    square,
+                ],
+                USUAL_SIDE,
+            )
+        )
+        for axis, name in enumerate(("height", "width"))
+    }
 
 
 def _signature(call: Any) -> dict[str, Any]:
