@@ -91,6 +91,17 @@ def test_many_requests_are_served_by_copies_and_the_page_says_so():
     assert f"{best.replicas} servers" in page
 
 
+def test_requests_with_a_server_each_do_not_wait():
+    answer = api.recommend(pm.Workload(model="flux.1-dev", concurrency=3), "8xH100")
+    best = answer.recommendations[0]
+    assert best.replicas == 3
+    assert best.in_flight_worst_ms == best.in_flight_mean_ms == best.latency_ms
+    page = " ".join(render(answer, "table", Look()).split())
+    assert "Each of the 3 requests in flight has a server of its own." in page
+    table = render(answer, "csv", Look()).splitlines()
+    assert "replicas,in_flight_mean_ms,in_flight_worst_ms" in table[0]
+
+
 def test_one_request_is_as_before():
     alone = api.recommend(pm.Workload(**WORK), "4xB300").recommendations
     stated = api.recommend(pm.Workload(**WORK, concurrency=1), "4xB300").recommendations

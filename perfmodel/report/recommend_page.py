@@ -60,6 +60,8 @@ def waiting(best: Prediction, requests: int) -> str:
     if best.in_flight_mean_ms is None:
         return ""
     servers = best.replicas * best.parallel.data_parallel_size
+    if best.in_flight_worst_ms == best.latency_ms:
+        return f"Each of the {requests} requests in flight has a server of its own."
     where = f"{servers} servers, each" if servers > 1 else "1 server,"
     return (
         f"{requests} requests sent at once to {where} one after another: "
