@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from perfmodel.catalog import load_device
 from perfmodel.cost import gemm
 from perfmodel.cost.machine import Rates
+from perfmodel.cost.tiling import KERNELS, Kernel, Way, passes, ways
 
 RATES = Rates.of(load_device("h100-sxm"))
 VALUES = {p.name: p.default for p in gemm.PARAMETERS}
-FP8 = {p.name: p.default for p in gemm.QUANTISED_PARAMETERS}
+QUANTISED = {p.name: p.default for p in gemm.QUANTISED_PARAMETERS}
+FP8 = {p.name: p.default for p in gemm.FP8_PARAMETERS}
 MIB = 1 << 20
+SIZES = np.unique(np.geomspace(1, 200_000, 300).astype(np.int64)).astype(float)
 
 
 def seconds(values, dtype, m, n, k, **more):
@@ -118,15 +121,98 @@ def test_tile_rates_rise_with_the_area(small, middle):
     cache=st.floats(0.05, 1.0),
     store=st.floats(0, 1),
     gain=st.floats(1, 8),
-    dtype=st.sampled_from(["bf16", "fp8"]),
+    pitch=st.floats(0, 0.5),
+    dtype=st.sampled_from(["bf16", "fp8_block"]),
     dim=st.sampled_from(["m", "n", "k"]),
     resident=st.booleans(),
 )
 @settings(max_examples=100, deadline=None)
-def test_any_parameters_keep_the_law_monotone(strip, cache, store, gain, dtype, dim, resident):
+def test_any_parameters_keep_the_law_monotone(
+    strip, cache, store, gain, pitch, dtype, dim, resident
+):
     changed = {"strip": strip, "cache_frac": cache, "store_frac": store, "l2_gain": gain}
-    values = {**(FP8 if dtype == "fp8" else VALUES), **changed}
-    sizes = np.unique(np.geomspace(1, 200_000, 300).astype(np.int64)).astype(float)
-    dims = {"m": 6000.0, "n": 7000.0, "k": 9000.0, dim: sizes}
-    times = gemm.gemm_time_s(values, RATES, dtype, **dims, resident=resident)
+    values = {**VALUES, "pitch_frac": pitch} if dtype == "bf16" else QUANTISED
+    dims = {"m": 6000.0, "n": 7000.0, "k": 9000.0, dim: SIZES}
+    times = gemm.gemm_time_s({**values, **changed}, RATES, dtype, **dims, resident=resident)
     assert np.all(np.diff(times) >= -1e-12 * times[1:])
+
+
+@given(
+    middle=st.floats(0.2, 1.0),
+    cache=st.floats(0.05, 1.0),
+    step=st.floats(500, 1e6),
+    m=st.sampled_from([100.0, 6000.0, 8191.0, 8192.0, 40_000.0]),
+    n=st.sampled_from([256.0, 5000.0, 70_000.0]),
+    k=st.sampled_from([1000.0, 6143.0, 6144.0, 50_000.0]),
+    device=st.sampled_from(["h100-sxm", "b300-sxm"]),
+    dim=st.sampled_from(["m", "n", "k"]),
+)
+@settings(max_examples=150, deadline=None)
+def test_known_kernels_keep_the_law_monotone(middle, cache, step, m, n, k, device, dim):
+    values = {**FP8, "middle_tile_frac": middle, "cache_frac": cache, "step_bytes": step}
+    rates = Rates.of(load_device(device))
+    assert (rates.family, "fp8") in KERNELS
+    sizes = np.union1d(SIZES, [6143.0, 6144.0, 8191.0, 8192.0])
+    times = gemm.gemm_time_s(values, rates, "fp8", **{"m": m, "n": n, "k": k, dim: sizes})
+    assert np.all(np.diff(times) >= -1e-12 * times[1:])
+
+
+def readings_of_a_walk(rows, lines, at_once, together):
+    """Readings of each tile row of `a` by a walk along m, line by line, `at_once` tiles a wave."""
+    order = [(row, line) for line in range(lines) for row in range(rows)]
+    read = 0
+    for start in range(0, len(order), at_once):
+        wave = order[start : start + at_once]
+        read += len({row for row, _ in wave} if together else set(wave))
+    return read / rows
+
+
+@pytest.mark.parametrize(("rows", "lines"), [(10, 240), (30, 120), (120, 40), (240, 40)])
+@pytest.mark.parametrize("together", [True, False])
+def test_lines_at_once_share_a_reading_only_in_step(rows, lines, together):
+    kernel = Kernel(((128, 128),), 128.0, 128.0, 1.0)
+    m, n, k = (np.asarray(float(x)) for x in (rows * 128, lines * 128, 1024))
+    found = passes(Way(kernel, True, m, n, k), 120.0, np.asarray(float(together)))
+    assert found == pytest.approx(readings_of_a_walk(rows, lines, 120, together))
+
+
+@given(m=st.floats(1, 2e5), n=st.floats(1, 2e5), k=st.floats(1, 2e5))
+def test_each_way_holds_the_product_and_is_what_the_library_does_there(m, n, k):
+    found = list(ways(KERNELS["hopper", "fp8"], *map(np.asarray, (m, n, k))))
+    here = [w for w in found if (w.m, w.n, w.k) == (m, n, k)]
+    assert len(found) == 4
+    assert here, "the library's own choice for this shape is one of the ways"
+    for way in found:
+        assert way.m >= m
+        assert way.n >= n
+        assert way.k >= k
+        assert way.m >= way.kernel.from_m
+        assert way.k >= way.kernel.from_k
+        tall = way.m - way.n * way.kernel.turn
+        assert tall <= 1e-9 * way.m if way.along_m else tall >= -1e-9 * way.m
+
+
+def test_a_large_product_takes_the_kernel_with_the_larger_tile():
+    """128 x 128 tiles at 0.7 of the rate of 256 x 128: from m = 8192 and k = 6144 the latter."""
+    free = {"row_s": 0.0, "chunk_s": 0.0, "input_pass_bytes": 0.0, "output_pass_bytes": 0.0}
+    values = {**FP8, **free, "middle_tile_frac": 0.7, "wave_frac": 0.0, "throttle_frac": 0.0}
+    values.update(launch_s=0.0, store_frac=0.0, overlap_power=8.0)
+
+    def rate(m, k):
+        return m * k / seconds(values, "fp8", m, 2048, k)
+
+    assert rate(8192, 4096) / rate(8192, 6144) == pytest.approx(0.7, rel=0.02)
+    assert rate(4096, 6144) / rate(8192, 6144) == pytest.approx(0.7, rel=0.02)
+
+
+def test_rows_that_meet_in_a_bank_take_longer():
+    values = {**VALUES, "launch_s": 0.0, "pitch_frac": 0.25}
+    plain = {**values, "pitch_frac": 0.0}
+    m, n = 4096, 4096
+    met = seconds(values, "bf16", m, n, 16_384)
+    assert met == pytest.approx(1.25 * seconds(plain, "bf16", m, n, 16_384))
+    assert seconds(values, "bf16", m, n, 16_383) == seconds(plain, "bf16", m, n, 16_383)
+    # just above, the law keeps the time of the slow rows, so that it grows with k
+    assert seconds(values, "bf16", m, n, 16_640) == pytest.approx(met)
+    assert seconds(values, "bf16", m, n, 24_576) == seconds(plain, "bf16", m, n, 24_576)
+    assert "pitch_frac" not in QUANTISED

@@ -35,6 +35,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
 PARAMETER_TABLES: tuple[tuple[str, tuple[Parameter, ...]], ...] = (
     ("gemm", gemm.PARAMETERS),
     ("gemm, low-precision dtypes: besides (without `split_s`)", gemm.QUANTISED_PARAMETERS[-4:]),
+    ("gemm, fp8: besides those", gemm.FP8_PARAMETERS[-1:]),
     ("attention", attention.PARAMETERS),
     ("collective, shared by its operations", collective.RING_SHARED),
     ("collective, of each operation", collective.OWN_PARAMETERS),

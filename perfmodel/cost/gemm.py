@@ -13,7 +13,8 @@ dimension, so the law is monotone by construction:
 
 Tiles are run in strips, `strip` columns wide or twice as many rows high (clusters of the measured
 kernels are two tiles high): one strip after the other.  The operand that lies along the strip is
-read again for each strip, from memory where the last-level cache cannot hold it.
+read again for each strip, from memory where the last-level cache cannot hold it.  Where the kernels
+of the library are known (`tiling`), their own order of tiles takes the place of the strips.
 
 Long kernels run at a lower clock than short ones because the board reaches its power limit: time
 grows by `throttle_frac` around `throttle_s`, less for long k (fewer outputs to write for the same
@@ -39,6 +40,7 @@ from perfmodel.cost.result import (
     outside,
     p_max,
 )
+from perfmodel.cost.tiling import DEFAULT_TILES, KERNELS, TILES, Tiles, Way, passes, ways
 from perfmodel.ops import Gemm, dtype_bytes
 
 _HEAD = (
@@ -61,7 +63,12 @@ _TAIL = (
     Parameter("overlap_power", 3.0, 1.0, 8.0, "matrix and memory time: 1 add up, 8 the larger"),
     Parameter("host_floor_s", 1e-6, 1e-7, 5e-4, "host time a call of the collector", log=True),
 )
-PARAMETERS = (*_HEAD, _SPLIT, *_TAIL)
+_PITCH = Parameter("pitch_frac", 0.0, 0.0, 0.5, "extra time of rows that lie 32 KiB apart")
+PARAMETERS = (*_HEAD, _SPLIT, *_TAIL, _PITCH)
+
+PITCH_BYTES = 32768.0
+"""Distance of rows that meet in the same bank of memory, where a device shows it: products of the
+Ascend 910C take 1.2 times as long at k = 16384 in bf16, as long as expected in int8."""
 
 QUANTISED_PARAMETERS = (
     *_HEAD,
@@ -77,6 +84,14 @@ measured start from bf16 activations.  None of them splits k."""
 INPUT_TERMS = ("row_s", "chunk_s", "input_pass_bytes")
 """What quantising the activations takes, in the law of a product that starts from bf16 ones."""
 
+FP8_PARAMETERS = (
+    *QUANTISED_PARAMETERS,
+    Parameter(
+        "step_bytes", 2e4, 5e2, 1e6, "row length on which blocks keep in step (`tiling`)", log=True
+    ),
+)
+"""fp8 runs kernels whose order of tiles is known on some families; others keep their strips."""
+
 CHUNK = 2048.0
 """Elements of a row that a block of the quantising kernel takes at once: 256 threads, 8 loads each
 (the measured time of a row steps at its multiples)."""
@@ -86,16 +101,11 @@ SPLIT_COLUMN = np.array(SPLITS, np.float64)
 MERGE_BYTES = 2.0
 """Memory traffic of one partial result: fp32 written and read, mostly through the cache."""
 
-CACHE_POWER = 3.0
-"""How sharply a buffer falls out of the cache once it is larger than its share."""
+CACHE_POWER, WALK_POWER = 3.0, 1.5
+"""How sharply a buffer falls out of the cache once it is larger than its share, and one that is
+walked through again and again: the cache does not replace the oldest line first."""
 
 SMALL_AREA, MIDDLE_AREA = 64.0 * 64.0, 128.0 * 128.0
-
-TILES: dict[str, tuple[tuple[int, int], ...]] = {
-    "blackwell": ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128), (256, 256)),
-    "hopper": ((64, 64), (64, 128), (128, 128), (128, 256), (256, 128)),
-}
-DEFAULT_TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128))
 
 HOT_KNEES = 2.0
 """Kernel times, in knees of the law, from which the power limit holds in full (16/17 of it)."""
@@ -133,7 +143,42 @@ def gemm_time_s(
     """
     m, n, k = as_float(m), as_float(n), as_float(k)
     batch = as_float(batch)
-    matrix = matrix_s(values, rates, dtype, m, n, k, batch) / kernel_rate
+    kernel = base = values["launch_s"] + quantise_s(values, rates, m * batch, n, k)
+    known = KERNELS.get((rates.family, dtype), ()) if "step_bytes" in values else ()
+    if known:
+        times = [
+            _body_s(values, rates, dtype, w.m, w.n, w.k, batch, kernel_rate, resident, w)
+            for w in ways(known, m, n, k)
+        ]
+        kernel = kernel + np.minimum.reduce(np.broadcast_arrays(*times))
+    else:
+        kernel = kernel + _body_s(values, rates, dtype, m, n, k, batch, kernel_rate, resident)
+        even = np.floor(k * dtype_bytes(dtype) / PITCH_BYTES) * PITCH_BYTES / dtype_bytes(dtype)
+        if values.get("pitch_frac", 0.0) > 0.0 and even.any():
+            # no product is faster than the shorter one below it whose rows meet in a bank
+            met = _body_s(values, rates, dtype, m, n, even, batch, kernel_rate, resident)
+            slow = base + (1.0 + values["pitch_frac"]) * met
+            kernel = np.where(even > 0.0, np.maximum(kernel, slow), kernel)
+    if resident:
+        kernel = p_max(kernel, as_float(values["host_floor_s"]), FLOOR_POWER)
+    return kernel
+
+
+def _body_s(
+    values: Mapping[str, float],
+    rates: Rates,
+    dtype: str,
+    m: FloatArray,
+    n: FloatArray,
+    k: FloatArray,
+    batch: FloatArray,
+    kernel_rate: FloatArray | float,
+    resident: bool,
+    way: Way | None = None,
+) -> FloatArray:
+    """Products and store, or traffic, whichever is longer: what follows the launch."""
+    tiles = way.kernel.tiles if way else None
+    matrix = matrix_s(values, rates, dtype, m, n, k, batch, tiles) / kernel_rate
     store = store_s(values, rates, dtype, m, n, batch)
     traffic = gemm_bytes(m, n, k, batch, dtype)
     bandwidth = rates.memory_bytes_per_s * values["memory_frac"]
@@ -141,12 +186,12 @@ def gemm_time_s(
         missed = _missed(values, rates, traffic)
         share = missed + (1.0 - missed) / values["l2_gain"]
         traffic, store = traffic * share, store * share
-    again = batch * reread_bytes(values, rates, dtype, m, n, k)
-    kernel = values["launch_s"] + quantise_s(values, rates, m * batch, n, k)
-    kernel = kernel + p_max(matrix + store, (traffic + again) / bandwidth, values["overlap_power"])
-    if resident:
-        kernel = p_max(kernel, as_float(values["host_floor_s"]), FLOOR_POWER)
-    return kernel
+    again = (
+        walked_bytes(values, rates, dtype, way)
+        if way
+        else reread_bytes(values, rates, dtype, m, n, k)
+    )
+    return p_max(matrix + store, (traffic + batch * again) / bandwidth, values["overlap_power"])
 
 
 def store_s(
@@ -180,10 +225,24 @@ def reread_bytes(
     return np.minimum(columns, rows)
 
 
-def _missed(values: Mapping[str, float], rates: Rates, size: FloatArray) -> FloatArray:
+def walked_bytes(values: Mapping[str, float], rates: Rates, dtype: str, way: Way) -> FloatArray:
+    """Memory traffic of walking the operand along the lines of a known kernel again.
+
+    Blocks side by side share what they read until they have drifted apart: for rows of `step_bytes`
+    half of them still do.
+    """
+    row = way.k * dtype_bytes(dtype)
+    operand = row * (way.m if way.along_m else way.n)
+    often = passes(way, rates.multiprocessors, 1.0 / (1.0 + row / values["step_bytes"]))
+    return operand * (often - 1.0) * _missed(values, rates, operand, WALK_POWER)
+
+
+def _missed(
+    values: Mapping[str, float], rates: Rates, size: FloatArray, power: float = CACHE_POWER
+) -> FloatArray:
     """Share of a buffer that the cache has lost when it is read again; grows with its size."""
     ratio = np.maximum(size, 1.0) / max(values["cache_frac"] * rates.l2_bytes, 1.0)
-    result: FloatArray = 1.0 - 1.0 / (1.0 + ratio**CACHE_POWER)
+    result: FloatArray = 1.0 - 1.0 / (1.0 + ratio**power)
     return result
 
 
@@ -211,6 +270,7 @@ def matrix_s(
     n: FloatArray,
     k: FloatArray,
     batch: FloatArray,
+    tiles: Tiles | None = None,
 ) -> FloatArray:
     """Time on the matrix units: the best tile and split, then the power limit."""
     units = rates.multiprocessors
@@ -225,7 +285,7 @@ def matrix_s(
         merge = MERGE_BYTES * batch * m * n * splits[1:] / rates.memory_bytes_per_s
         merge = merge + values["split_s"]
     best: FloatArray | None = None
-    for tile in TILES.get(rates.family, DEFAULT_TILES):
+    for tile in tiles or TILES.get(rates.family, DEFAULT_TILES):
         count = batch * np.ceil(m / tile[0]) * np.ceil(n / tile[1])
         area = float(tile[0] * tile[1])
         occupancy = count * (splits / units)
@@ -279,6 +339,8 @@ def gemm_law_name(dtype: str) -> str:
 
 def parameters_of(dtype: str) -> tuple[Parameter, ...]:
     """Parameters of the law of `dtype`."""
+    if dtype == "fp8":
+        return FP8_PARAMETERS
     return QUANTISED_PARAMETERS if dtype in QUANTISED else PARAMETERS
 
 
