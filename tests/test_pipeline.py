@@ -167,11 +167,12 @@ def test_the_range_of_a_request_is_the_product_of_the_factors_of_what_is_uncerta
     share = prior_share(one)
     assert ((share > 0) & (share < 1)).all()
     assert widening(one, **{"run.prior": 2.0}) == pytest.approx(2.0**share)
-    step_s = one.stages["denoise"].total_s / 35
-    assert widening(one, **{"run.short": 1.5}) == pytest.approx(1.5 ** -np.log10(step_s))
-    assert step_s[0] > step_s[1]  # so that dividing the work widens the range
+    step_s = one.stages["denoise"].total_s / one.job.shape.steps
+    assert step_s[0] > 1.0 > step_s[1]
+    short = 1.5 ** np.array([0.0, -np.log10(step_s[1])])
+    assert widening(one, **{"run.short": 1.5}) == pytest.approx(short)
     both = widening(one, **{"run.prior": 2.0, "run.short": 1.5})
-    assert both == pytest.approx(2.0**share * 1.5 ** -np.log10(step_s))
+    assert both == pytest.approx(2.0**share * short)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,7 @@ def test_without_runs_of_an_engine_lent_laws_are_known_less_well():
             replace(e, job=replace(e.job, spread={})) for e in (request(), request("4xL20"))
         )
     )
-    assert (lent > 1.15 * fitted).all()
+    assert (lent > 1.3 * fitted).all()
 
 
 def test_a_cache_that_does_not_say_what_it_skips_widens_the_range():

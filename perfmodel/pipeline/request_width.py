@@ -21,12 +21,12 @@ from perfmodel.pipeline.lines import Column
 from perfmodel.placement.precision import QUANTISED
 from perfmodel.spec.workload import LAYERWISE, WEIGHT_ONLY
 
-RUN, LOWEST_RUN, HIGHEST_RUN = 0.13, 0.01, 0.6
-"""Log half-width of a plain request (kernel laws fitted, no priors, one second a step) of an engine
-without runs, and the bounds of a fitted one."""
+RUN, LOWEST_RUN, HIGHEST_RUN = 0.1, 0.01, 0.6
+"""Log half-width of a plain request (kernel laws fitted, no priors, a second or more a step) of an
+engine without runs, and the bounds of a fitted one."""
 
-FACTORS = {"lent": 1.4, "prior": 1.2, "rare": 1.6, "short": 1.5}
-"""Priors of the factors, for engines without runs: rounded from the runs of all engines."""
+FACTORS = {"lent": 1.4, "prior": 1.2, "rare": 1.2, "short": 1.5}
+"""Priors of the factors, and their values for engines without runs."""
 
 HIGHEST_FACTOR = 4.0
 """Bound of a factor; nothing uncertain makes a range narrower, so the other bound is 1."""
@@ -36,7 +36,7 @@ LAW = "gemm/bf16"
 
 KNOWN = ("measured", "fitted")
 STEP_S, DECADES = 1.0, 2.0
-"""Denoise time of a step where `short` counts nothing, and how many decades it counts."""
+"""Denoise time of a step from which on `short` counts nothing, and the most that it counts."""
 
 
 def uncertain(evaluation: Evaluation) -> dict[str, Column]:
@@ -46,8 +46,8 @@ def uncertain(evaluation: Evaluation) -> dict[str, Column]:
     prior: share of the time that rests on priors.
     rare: 1 for what few runs have and engines do in their own ways: quantised or sparse products,
         step caches, blocks streamed from the host, pipeline stages.
-    short: decades that a denoise step is shorter than 1 s (negative: longer); fixed costs of a
-        step and of a request (launches, schedulers, servers) are a larger share of a short one.
+    short: decades that a denoise step is shorter than 1 s; fixed costs of a step and of a request
+        (launches, schedulers, servers) are a larger share of a short one, and none of a long one.
     """
     job, size = evaluation.job, len(evaluation.layouts)
     step_s = evaluation.stages["denoise"].total_s / np.maximum(job.shape.steps, 1)
@@ -56,7 +56,7 @@ def uncertain(evaluation: Evaluation) -> dict[str, Column]:
         "lent": np.full(size, 0.0 if laws_fitted(job) else 1.0),
         "prior": prior_share(evaluation),
         "rare": np.where(_rare(job), 1.0, evaluation.layouts.pp > 1).astype(np.float64),
-        "short": np.clip(decades, -DECADES, DECADES),
+        "short": np.clip(decades, 0.0, DECADES),
     }
 
 
