@@ -238,12 +238,17 @@ def denoise_work(
     *,
     row_reduces: Sequence[tuple[str, int, int, bool]] = (),
     width_gathers: Sequence[tuple[str, int, int]] = (),
+    guided: bool | None = None,
 ) -> DenoiseWork:
-    """The denoise stage of one transformer a forward, whose operators are `forward`."""
+    """The denoise stage of one transformer a forward, whose operators are `forward`.
+
+    `guided`: the branches are combined a step; None: by the guidance scale, as branches that run
+    as one batch count once.
+    """
     spec = model.transformer
     latent = latent_elements(model, shape)
-    # Not by branches: those that run as one batch count once.
-    guided = shape.guidance > 1 and not spec.guidance_embedded
+    if guided is None:
+        guided = shape.guidance > 1 and not spec.guidance_embedded
     return DenoiseWork(
         per_forward=forward,
         per_step=scheduler_step(shape.batch * latent, guided=guided),

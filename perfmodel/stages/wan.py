@@ -15,9 +15,8 @@ from perfmodel.ops import Ints, Op
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Workload
-from perfmodel.stages import text_encoder, vae, wan_blocks
+from perfmodel.stages import joint_model, text_encoder, vae, wan_blocks
 from perfmodel.stages.base import Component, DenoiseWork, Traits
-from perfmodel.stages.layers import elements, scheduler_step
 from perfmodel.stages.requests import (
     Request,
     base_shape,
@@ -91,27 +90,19 @@ def text_encode(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[Op, ...
 def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     """One transformer a forward, scheduler and guidance a step."""
     spec = model.transformer
-    latent = elements(
-        spec.out_channels, shape.latent_frames, shape.latent_height, shape.latent_width
-    )
     reduces = [
         ("q, k norm sums over tp", 3 * spec.layers, 1, True),
         ("text k norm sums over tp", spec.layers, 1, False),
     ]
     if spec.image_width:
         reduces.append(("image k norm sums over tp", spec.layers, 1, False))
-    return DenoiseWork(
-        per_forward=wan_blocks.forward(model, shape, traits),
-        per_step=scheduler_step(elements(shape.batch, latent), guided=shape.branches > 1),
-        blocks=spec.layers,
-        block_params=wan_blocks.block_params(model),
-        row_reduces=tuple(reduces),
-        hidden=spec.hidden,
-        heads=spec.heads,
-        kv_heads=spec.kv_heads,
-        head_dim=spec.head_dim,
-        exit_width=spec.patch_width_out,
-        velocity_elements=latent,
+    return joint_model.denoise_work(
+        model,
+        shape,
+        wan_blocks.forward(model, shape, traits),
+        wan_blocks.component(model, "transformer"),
+        row_reduces=reduces,
+        guided=shape.branches > 1,
     )
 
 
