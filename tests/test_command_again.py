@@ -143,13 +143,15 @@ def test_a_part_of_an_id_that_means_nothing_is_one_line(part, capsys):
         "compare --gpus 4xB300 --vary dtype=bf16,fp8 --top 2",
         "compare --gpus 4xH100 --vary parallel=usp4,cfg2_usp2",
         "recommend --gpus 4xB300 --model flux.1-dev --engine any",
+        "plan --gpus 1xRTX4090 --model cosmos3-super --max-runs 2",
         "plan --gpus 4xB300 --max-runs 2 --budget 1h30m --candidates usp4,cfg2_usp2 --use-all-gpus",
     ],
 )
 def test_side_by_side_and_plans_repeat_too(typed, capsys):
     first = answer(capsys, typed.split())
     again = answer(capsys, shlex.split(first["command"])[1:])
-    keys = ("status", "rows", "runs", "answer_id", "command", "minutes", "varied")
+    assert first["command"]
+    keys = ("status", "nearest_miss", "rows", "runs", "answer_id", "command", "minutes", "varied")
     assert {k: again.get(k) for k in keys} == {k: first.get(k) for k in keys}
 
 

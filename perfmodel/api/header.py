@@ -9,11 +9,18 @@ from typing import Literal
 
 from perfmodel import engines
 from perfmodel.api.caches import cache_warning
-from perfmodel.api.command import spec
+from perfmodel.api.command import command_line, spec
 from perfmodel.api.session import Session
 from perfmodel.engines.base import Version
 from perfmodel.errors import Problem
-from perfmodel.report.answer import EngineInfo, Evidence, ProblemInfo, SystemInfo, WorkloadInfo
+from perfmodel.report.answer import (
+    Answer,
+    EngineInfo,
+    Evidence,
+    ProblemInfo,
+    SystemInfo,
+    WorkloadInfo,
+)
 from perfmodel.spec.parallel import ParallelConfig
 from perfmodel.units import GIB
 from perfmodel.version import __version__
@@ -187,6 +194,14 @@ def provenance(session: Session) -> dict[str, str]:
         "fit": f"{session.system.device.id}@{session.fit_id}" if session.fit_id else fit,
         "rules": f"{session.behaviour.engine} {session.behaviour.version}",
     }
+
+
+def identified(
+    answer: Answer, session: Session, command: str, settings: Mapping[str, object]
+) -> Answer:
+    """`answer` with the command that gives it again, and its id."""
+    line = command_line(session, command, settings)
+    return answer.model_copy(update={"command": line, "answer_id": answer_id(session, line)})
 
 
 def answer_id(session: Session, command: str) -> str:

@@ -124,7 +124,7 @@ def plan(
     session = settled_for(session, candidates)
     found = survey(session, objective, candidates, use_all_gpus=use_all_gpus)
     if not isinstance(found, Field):
-        return found
+        return header.identified(found, session, "plan", settings)
     draws = found.draws()
     choice = choose_runs(found, draws, max_runs=max_runs, budget_minutes=budget_minutes)
     return _answer(found, draws, choice, settings)

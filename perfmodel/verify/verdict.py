@@ -91,12 +91,12 @@ def verify(
     if not taken:
         refuse_strangers(aside, problems)
     field = survey(session, objective, candidates)
+    settings = {"objective": objective, "candidates": tuple(candidates), **(source or {})}
     if isinstance(field, Answer):
-        return field
+        return header.identified(field, session, "verify", settings)
     field = with_rows(field, [t.config for t in taken])
     taken, misfits = split_units(field, taken)
     found = judge(field, taken)
-    settings = {"objective": objective, "candidates": tuple(candidates), **(source or {})}
     answer = _answer(found, [*aside, *misfits], plan, problems, settings)
     if study is not None:
         from perfmodel.verify.study import keep
