@@ -71,6 +71,21 @@ def test_excluded_rows_are_out(tmp_path, capsys):
     capsys.readouterr()
 
 
+def test_tables_that_are_not_fitted_are_not_warned_about(tmp_path, capsys):
+    """A bad row of another operator is said only where its law is fitted."""
+    bad = tmp_path / "records"
+    bad.mkdir()
+    shutil.copy(ROOT / "microbench" / "a100-sxm-80g" / "collective.csv", bad)
+    head = "op,dtype,kernel,m,n,k,latency_us"
+    (bad / "gemm.csv").write_text(f"{head}\ngemm,bf16,linear,64,64,64,fast\n")
+    calibrate(**options(tmp_path, records=[bad]))
+    assert "gemm.csv" not in capsys.readouterr().err
+    with (bad / "collective.csv").open("a") as file:
+        file.write("collective,all_to_all,nccl,none,1,2,2,1,dev,soft\n")
+    calibrate(**options(tmp_path, records=[bad]))
+    assert capsys.readouterr().err.count("row left out") == 1
+
+
 def test_bad_rows_are_said_and_the_rest_is_used(tmp_path, capsys):
     folder = tmp_path / "records"
     folder.mkdir()

@@ -2,8 +2,11 @@
 
 import pytest
 
+from perfmodel.calibrate.checks import slow_groups
 from perfmodel.calibrate.exclude import exclude
 from perfmodel.calibrate.records import read_records
+from perfmodel.catalog import load_device
+from perfmodel.cost.machine import Rates
 from perfmodel.errors import BadInput
 
 HEAD = "op,dtype,kernel,m,n,k,latency_us,device,software,clock_mhz"
@@ -107,3 +110,34 @@ def test_exclude_drops_exactly_the_named_rows(tmp_path):
     for rule in ("gemm:rows=1", "fft:m=1", "gemm", "gemm:m="):
         with pytest.raises(BadInput, match="--exclude"):
             exclude(records, [rule])
+
+
+SIZES = (2**25, 2**27, 2**29)
+
+
+def groups(tmp_path, link_share):
+    """Rows of all_gather whose groups get the given shares of a 32 GB/s link."""
+    rows = [
+        f"collective,all_gather,nccl,{n},{size},{size * (n - 1) / n / (32e3 * share):.3f},dev,soft"
+        for n, share in link_share.items()
+        for size in SIZES
+    ]
+    head = "op,collective,library,num_ranks,message_bytes,latency_us,device,software"
+    return read_records(folder(tmp_path, *rows, name="collective.csv", head=head))
+
+
+@pytest.mark.parametrize(
+    ("link_share", "named"),
+    [
+        ({2: 0.6, 4: 0.15, 8: 0.06}, "num_ranks=4,8"),
+        ({2: 0.6, 4: 0.55, 8: 0.1}, "num_ranks=8"),
+        ({2: 0.6, 4: 0.55, 8: 0.45}, ""),
+        ({2: 0.2, 4: 0.6, 8: 0.9}, ""),
+    ],
+)
+def test_groups_that_fall_behind_smaller_ones_are_named(tmp_path, link_share, named):
+    """Slower with ranks is broken peers; slower of two ranks is a mesh."""
+    found = slow_groups(groups(tmp_path, link_share), Rates.of(load_device("l40s")))
+    assert len(found) == bool(named)
+    for problem in found:
+        assert problem.message.endswith(f"--exclude collective:{named}")

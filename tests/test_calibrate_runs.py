@@ -310,7 +310,7 @@ def test_bad_input_is_one_line_each(tmp_path, changes, message):
     assert any(message in problem.message for problem in caught.value.problems)
 
 
-def test_an_engine_without_runs_and_records_without_use_are_refused(tmp_path):
+def test_an_engine_without_runs_and_records_without_use_are_refused(tmp_path, capsys):
     lines = [json.loads(line) for line in RUNS.read_text().splitlines()]
     mine = tmp_path / "mine.jsonl"
     mine.write_text(json.dumps(next(x for x in lines if x["engine"] == "wan-official")) + "\n{\n")
@@ -318,8 +318,10 @@ def test_an_engine_without_runs_and_records_without_use_are_refused(tmp_path):
     with pytest.raises(BadInput, match='"xdti" has no run'):
         calibrate(**{**typed, "engine": ["xdti"]})
     mine.write_text('{"id": "a", "engine": "none", "model": "m"}\n')
+    capsys.readouterr()
     with pytest.raises(BadInput, match="no run that can be predicted"):
         calibrate(**typed)
+    assert capsys.readouterr().err == "", "the refusal carries the bad rows: said once"
 
 
 def test_too_few_runs_leave_the_priors_and_say_so(tmp_path, capsys):

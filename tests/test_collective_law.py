@@ -10,7 +10,7 @@ from perfmodel.cost.collective import (
     PAIR_PARAMETERS,
     RING_PARAMETERS,
     collective_time_s,
-    switch_size,
+    switch_sizes,
 )
 from perfmodel.units import KIB, MIB
 
@@ -33,40 +33,83 @@ def test_time_never_falls_with_bytes_whatever_the_parameters(data):
     ops = ("all_to_all",) if parameters is PAIR_PARAMETERS else ("all_gather", "all_reduce")
     for op in ops:
         ranks = np.float64(data.draw(st.sampled_from([2, 4, 8, 16])))
-        time = collective_time_s(values, op, SIZES, ranks, LINK, in_switch=data.draw(st.booleans()))
+        inside, far = data.draw(st.booleans()), data.draw(st.booleans())
+        time = collective_time_s(values, op, SIZES, ranks, LINK, in_switch=inside, far=far)
         assert np.all(time > 0)
         assert np.all(np.diff(time) >= -1e-9 * time[1:])
 
 
-def test_the_change_is_where_a_step_of_latency_buys_the_bytes():
-    """Equal fixed and step latency d, rates r and 2 r: 2 d (1 + steps) = bytes / r."""
-    step_s, rate = 1e-6, 1e11
-    for op, passes in (("all_gather", 1.0), ("all_reduce", 2.0)):
-        for ranks in (2.0, 4.0, 8.0):
-            steps = passes * (ranks - 1)
-            wire = passes * (ranks - 1) / ranks
-            values = {"switch_bytes": 2 * step_s * rate, "gather_switch_frac": 1.0}
-            size = switch_size(values, op, passes, np.float64(ranks))
-            first = step_s * (1 + steps) + size * wire / rate
-            second = 2 * step_s * (1 + steps) + size * wire / (2 * rate)
-            assert first == pytest.approx(second)
+def sizes(op, ranks, tuner, switch_s=1.43e-6, far=False):
+    values = {"switch_s": switch_s, "tuner": tuner}
+    first, last = switch_sizes(values, op, np.float64(ranks), LINK, far)
+    return float(first), float(last)
+
+
+def nccl_choice(op, ranks, size, rate):
+    """Cheapest protocol by the library's own sum, with its constants for NVLink."""
+    passes = 2 if op == "all_reduce" else 1
+    steps = passes * (ranks - 1)
+    sent = size * steps / ranks
+    cost = {
+        "LL": 6.6e-6 + 0.6e-6 * steps + sent / (0.39 * rate),
+        "LL128": 14.0e-6 + 1.9e-6 * steps + sent / (0.92 * rate),
+        "Simple": 8.4e-6 + 3.4e-6 * steps + sent / rate,
+    }
+    return min(cost, key=cost.get)
+
+
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_reduce"])
+@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
+def test_changes_are_where_the_library_expects_them(op, ranks):
+    """The argmin over a fine grid of sizes agrees with the closed form on both changes."""
+    rate = 360e9
+    switch_s = rate / LINK * 2.8e-6 / (1 / 0.39 - 1)
+    first, last = sizes(op, ranks, tuner=1, switch_s=switch_s)
+    for size in np.geomspace(2e5, 4e8, 400):
+        if min(abs(np.log(size / first)), abs(np.log(size / last))) < 0.01:
+            continue
+        expected = "LL" if size < first else "LL128" if size < last else "Simple"
+        assert nccl_choice(op, ranks, size, rate) == expected
+
+
+def test_pairs_never_use_the_middle_protocol_and_large_groups_do():
+    for ranks in (2, 4):
+        assert sizes("all_gather", ranks, 1)[0] == sizes("all_gather", ranks, 1)[1]
+    first, last = sizes("all_gather", 8, 1)
+    assert 4 * MIB < first < 5 * MIB
+    assert 16 * MIB < last < 32 * MIB
+    assert sizes("all_gather", 8, 0)[0] == sizes("all_gather", 8, 0)[1]
 
 
 def test_two_ranks_all_reduce_changes_before_all_gather():
-    values = {**DEFAULTS, "switch_bytes": 0.3 * MIB}
-    assert switch_size(values, "all_reduce", 2.0, np.float64(2)) < MIB
-    assert switch_size(values, "all_gather", 1.0, np.float64(2)) > MIB
-    half = {**values, "gather_switch_frac": 0.5}
-    assert switch_size(half, "all_gather", 1.0, np.float64(2)) == pytest.approx(0.6 * MIB)
+    assert sizes("all_reduce", 2, 0)[0] < 2 * MIB < sizes("all_gather", 2, 0)[0] < 4 * MIB
 
 
-def test_the_plateau_after_the_change_costs_more_with_every_rank():
-    change = {"switch_bytes": 1.0 * MIB, "plateau_s": 4e-5, "plateau_rank_s": 1e-5}
+def test_sizes_by_hand_count_bytes_a_rank():
+    entry = 4e-6 * LINK
+    for ranks in (2, 8, 32):
+        assert sizes("all_reduce", ranks, 2, 4e-6)[0] == pytest.approx(entry * ranks)
+        assert sizes("all_gather", ranks, 2, 4e-6)[0] == pytest.approx(entry * ranks / 2)
+    assert sizes("all_reduce", 32, 2, 4e-6, far=True)[0] == pytest.approx(entry * 4)
+
+
+def test_the_plateau_after_the_change_costs_a_chunk_with_every_step():
+    change = {"switch_s": 2e-6, "plateau_s": 4e-5, "plateau_step_s": 1e-5}
     for ranks in (4, 8):
-        at = float(switch_size({**DEFAULTS, **change}, "all_gather", 1.0, np.float64(ranks)))
+        at = float(sizes("all_gather", ranks, 0, 2e-6)[0])
         below, above = ring("all_gather", np.array([0.999 * at, at]), ranks, **change)
-        plateau = 4e-5 + 1e-5 * (ranks - 2)
+        plateau = 4e-5 + 1e-5 * (ranks - 1)
         assert below < plateau < above < 2 * plateau
+
+
+def test_groups_that_leave_the_host_pay_a_pass_instead_of_the_plateau():
+    values = {**DEFAULTS, "tuner": 2, "far_s": 7e-5, "all_reduce.fill_s": 1e-7}
+    large = np.array([1e10])
+    near, far = (
+        collective_time_s(values, "all_reduce", large, np.float64(32), LINK, far=np.array([flag]))
+        for flag in (False, True)
+    )
+    assert far - near == pytest.approx(2 * 7e-5, rel=0.05)
 
 
 def test_short_messages_save_a_share_of_the_latency():

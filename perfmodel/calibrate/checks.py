@@ -9,12 +9,13 @@ from perfmodel.calibrate.laws_fit import FitLaw
 from perfmodel.calibrate.records import Records
 from perfmodel.cost.machine import Rates
 from perfmodel.errors import Problem
-from perfmodel.units import PERCENT
+from perfmodel.units import MIB, PERCENT
 
 LARGEST = 10
 TOO_FAST_FRAC = 1.3
 TOO_SLOW_FRAC = 0.03
 FEWEST_ROWS = 8
+LARGE_MESSAGE_BYTES, SLOW_GROUP = 32 * MIB, 1.5
 WORST_TRAIN_MEDIAN_APE = 40.0
 
 
@@ -34,6 +35,38 @@ def rate_fracs(law: FitLaw, rates: Rates) -> NDArray[np.float64] | None:
     if law.kind == "transfer":
         return law.work / time / rates.host_link_bytes_per_s
     return None
+
+
+def slow_groups(records: Records, rates: Rates) -> list[Problem]:
+    """One warning where larger groups get far less of the link than a smaller one: broken peers.
+
+    Compared are the medians of large messages of one operation.  A mesh or a package gives two
+    ranks less than more of them, so only a fall with ranks counts.
+    """
+    rows = records.ops.get("collective")
+    if rows is None or not rates.link_bytes_per_s:
+        return []
+    ops, ranks = rows.text("collective"), rows["num_ranks"]
+    passes = np.where(ops == "all_reduce", 2.0, 1.0)
+    rate = passes * rows["message_bytes"] * (1.0 - 1.0 / ranks) / rows["latency_s"]
+    large = rows["message_bytes"] >= LARGE_MESSAGE_BYTES
+    found: dict[int, float] = {}
+    for op in np.unique(ops):
+        best = 0.0
+        for n in np.unique(ranks[large & (ops == op)]):
+            here = float(np.median(rate[large & (ops == op) & (ranks == n)]))
+            if 0.0 < here * SLOW_GROUP < best:
+                found[int(n)] = max(found.get(int(n), 0.0), best / here)
+            best = max(best, here)
+    if not found:
+        return []
+    which = ",".join(str(n) for n in sorted(found))
+    message = (
+        f"groups of {which.replace(',', ', ')} ranks get up to {max(found.values()):.1f} times "
+        "less of the link than smaller ones: if peer access of the host was broken, leave them "
+        f"out: --exclude collective:num_ranks={which}"
+    )
+    return [Problem("records-groups", message, "--records", "collective", severity="warning")]
 
 
 def check_rows(law: FitLaw, rates: Rates, records: Records) -> Problem | None:

@@ -49,6 +49,11 @@ class FitLaw:
         return self.name.split("/")[0]
 
     @property
+    def batched(self) -> bool:
+        """The formula takes columns of parameter values, one row a point."""
+        return self.kind == "collective"
+
+    @property
     def version(self) -> int:
         """Version of the formula."""
         return LAW_VERSIONS[self.kind]
@@ -92,16 +97,17 @@ def _collective(
     values: Mapping[str, float], rates: Rates, rows: Rows, kernel: Factors
 ) -> FloatArray:
     ops = rows.text("collective")
-    time = np.zeros(len(rows))
+    time = np.zeros(np.broadcast_shapes(kernel["rate"].shape, (len(rows),)))
     for op in np.unique(ops):
         here = ops == op
-        time[here] = collective.collective_time_s(
+        time[..., here] = collective.collective_time_s(
             values,
             str(op),
             rows["message_bytes"][here],
             rows["num_ranks"][here],
-            rates.link_bytes_per_s * kernel["rate"][here],
+            rates.link_bytes_per_s * kernel["rate"][..., here],
             in_switch=rates.in_switch_reduce,
+            far=rows["num_ranks"][here] > rates.host_ranks,
         )
     return time
 

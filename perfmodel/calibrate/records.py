@@ -110,7 +110,7 @@ class Records:
     Attributes:
         ops: rows by operator.
         files: the files behind them.
-        problems: one warning for each bad row, file or duplicate.
+        problems: one warning for each bad row, file or duplicate; its value names the operator.
         seen: data rows read, good or bad.
     """
 
@@ -198,7 +198,7 @@ def _read_file(
         row, reason = _row(op, raw)
         if reason:
             records.problems.append(
-                _problem("records-row", f"{path}:{reader.line_num}: {reason}; row left out")
+                _problem("records-row", f"{path}:{reader.line_num}: {reason}; row left out", op)
             )
             continue
         good.setdefault(op, []).append((index, reader.line_num, row))
@@ -211,11 +211,14 @@ def _unknown_header(op: str, header: Iterable[str], path: Path) -> Problem | Non
         return _problem(
             "records-op",
             f'{path}: op "{op}" is unknown; left out; known: {", ".join(NUMBERS)}',
+            op,
         )
     missing = [c for c in (*TEXTS[op], *NUMBERS[op], "latency_us") if c not in header]
     if missing:
         return _problem(
-            "records-column", f"{path}: column {', '.join(missing)} is missing; {op} rows left out"
+            "records-column",
+            f"{path}: column {', '.join(missing)} is missing; {op} rows left out",
+            op,
         )
     return None
 
@@ -280,6 +283,7 @@ def _columns(op: str, entries: list[tuple[int, int, dict[str, object]]], records
                     "records-duplicate",
                     f"{records.files[second[0]].path}:{second[1]}: same shape as line {line}"
                     f" ({len(numbers)} rows); their median is used",
+                    op,
                 )
             )
         kept.append((file, line, row))
@@ -294,5 +298,6 @@ def _refusal(rule: str, message: str, value: object) -> Problem:
     return Problem(rule, message, field="--records", value=str(value))
 
 
-def _problem(rule: str, message: str) -> Problem:
-    return Problem(rule, message, field="--records", severity="warning")
+def _problem(rule: str, message: str, op: str = "") -> Problem:
+    """A warning; its value is the operator whose rows it is about."""
+    return Problem(rule, message, field="--records", value=op, severity="warning")

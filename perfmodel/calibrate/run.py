@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.calibrate.checks import check_fit, check_rows, rate_fracs
+from perfmodel.calibrate.checks import check_fit, check_rows, rate_fracs, slow_groups
 from perfmodel.calibrate.exclude import exclude
 from perfmodel.calibrate.explore import Options
 from perfmodel.calibrate.laws_fit import FitLaw, fit_laws
@@ -79,6 +79,11 @@ def calibrate(
     records = read_records(sources)
     exclude(records, excluded)
     rates = Rates.of(device)
+    kinds = {name.split("/")[0] for name in only}
+    if kinds:
+        records.problems = [p for p in records.problems if p.value in {*kinds, ""}]
+    if not kinds or "collective" in kinds:
+        records.problems += slow_groups(records, rates)
     laws, refused = [], []
     for law in fit_laws(records, only):
         problem = check_rows(law, rates, records)

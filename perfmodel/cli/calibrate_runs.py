@@ -55,12 +55,12 @@ def _cases(paths: list[Path]) -> list[Case]:
     from perfmodel.spec.record import read_records
 
     records, bad = read_records(paths)
-    warn(bad)
     cases = cases_of(records)
     if not cases:
         names = ", ".join(str(path) for path in paths)
         message = f"{names}: no run that can be predicted; perfmodel validate says why"
         raise BadInput(*bad, Problem("fit-empty", message, field="--runs", value=names))
+    warn(bad)
     return cases
 
 

@@ -1,30 +1,39 @@
-"""Collectives: latency and bandwidth by operation and group size, two protocols, switch, tiers.
+"""Collectives: latency and bandwidth by operation and group size, protocols, their change, tiers.
 
 For a group of n ranks and nccl-tests' full size S, one pass over the ring (all_gather,
-reduce_scatter) or over the pairs (all_to_all) sends ``S * (n-1)/n`` from each rank; an all_reduce
-is a reduce_scatter and an all_gather in a row, two passes.  With B the link rate of the path
-(`pair_frac` of it in the second protocol of two ranks: on a mesh they share one link) and per pass:
+reduce_scatter) or over the pairs (all_to_all) sends ``W = S * (n-1)/n`` from each rank; an
+all_reduce is a reduce_scatter and an all_gather in a row, two passes.  A pass takes n - 1 steps.
+With B the link rate of the path (`pair_frac` of it in the later protocols of two ranks: on a mesh
+they share one link):
 
     idle    = small_s + rank_s * (n - 2)                                       (of the operation)
     latency = idle * (1 - short_frac / (1 + S / 16 KiB))    (flags inside the data, then beside it)
     first   = smooth maximum of latency
               and idle * (1 - short_frac) + passes * S / (B * small_frac * (n/2)^small_power)
     per     = smooth maximum of (n-1)/n / wire_frac and copy_frac    (wire, passes over the buffer)
-    second  = smooth maximum of passes * (plateau_s + plateau_rank_s * (n - 2))
+    middle  = latency + middle_s + passes * S * per / (B * middle_frac)
+    second  = smooth maximum of latency + plateau_s + plateau_step_s * steps
               and latency + passes * (fill_s * S / (S + fill_bytes) + S * per / B)
-    time    = first below the change of protocol; second above, never below first at the change
+    time    = the protocol that the library picks; never below what it was at the last change
 
 The first protocol stores data and flag together and is slowed by that on the whole buffer, so its
-slope follows S and not the bytes on the wire.  A library changes where it expects the second to
-win: with latencies of ``a + b * passes * (n-1)`` and bytes of ``passes * S * (n-1)/n`` that is at
+slope follows S and not the bytes on the wire.  The second moves chunks: below a chunk a channel
+the library takes fewer channels instead of smaller chunks, so every step costs a whole chunk.  The
+middle one has neither cost, but sends flags with its data.
 
-    S = switch_bytes * (n + n / (passes * (n-1)))     for a = b
+Which protocol a library picks (`tuner`) follows its own expectation, not the time: NCCL compares
+``base + step * steps + bytes`` with constants of its source (`LIBRARY_S`), of which only the
+expected rate depends on the machine.  With it as a time, ``switch_s`` (step difference of first
+and second over the difference of their seconds a link byte), first and second are equal at
 
-which is what the tables show: two ranks change at twice the bytes a rank, an all_reduce of two
-before an all_gather of two, and large groups at a constant size a rank.  `gather_switch_frac` is
-for libraries that set the change of all_gather by hand.  Times, not rates, are joined and never
-fall, so the law is monotone in bytes.  The three ring operations share the change, the plateau and
-the pair rate (one law, ``ring``); the rest is each one's own.
+    passes * W = switch_s * B * (0.64 + steps)
+
+and the changes to and from the middle protocol follow from the same constants: large groups use
+it, pairs never.  Or a library compares the size a rank with a number set by hand, ``switch_s * B``,
+half of it for all_gather and an eighth for groups that leave the host (HCCL); those skip the
+plateau and pay ``far_s`` a pass.  Times, not rates, are joined and never fall, so the law is
+monotone in bytes.  The three ring operations are one law, ``ring``, and share what is the
+library's: change, plateau, middle protocol, fill, pair rate; the rest is each one's own.
 
 Where the switch can sum, an all_reduce uses it for the numbers of ranks where its rate,
 ``B * in_switch_frac / (1 + 1/n)``, beats the ring's: ``latency + in_switch_s + S / rate``.  That is
@@ -34,7 +43,7 @@ a change of algorithm, so time need not grow with ranks there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -53,35 +62,38 @@ from perfmodel.cost.result import (
     p_max,
 )
 from perfmodel.ops import Collective
-from perfmodel.units import KIB, MIB
+from perfmodel.units import KIB
 
 OWN_PARAMETERS = (
     Parameter("small_s", 6e-6, 5e-7, 2e-4, "latency of two ranks", log=True),
     Parameter("rank_s", 1e-6, 2e-8, 2e-5, "latency of each further rank", log=True),
     Parameter("small_frac", 0.3, 0.01, 1.5, "rate of the first protocol over the link", log=True),
-    Parameter("small_power", 0.0, 0.0, 1.2, "how the first protocol gains from links in parallel"),
-    Parameter("fill_s", 1e-5, 1e-7, 3e-4, "filling the pipeline of chunks", log=True),
-    Parameter("fill_bytes", 4e6, 3e5, 1e8, "size where the pipeline is half full", log=True),
+    Parameter("fill_s", 2e-5, 1e-7, 3e-4, "filling the pipeline of chunks", log=True),
     Parameter("wire_frac", 0.8, 0.1, 1.2, "rate on the wire over the link", log=True),
     Parameter("copy_frac", 0.9, 0.05, 4.0, "local passes over the buffer, link times", log=True),
 )
-RING_SWITCH_GRID = tuple(MIB * 2 ** (quarter / 4 - 0.05) for quarter in range(-9, 4))
-PAIR_SWITCH_GRID = tuple(0.96 * 2 ** (half / 2) for half in range(26, 41))
-"""Changes that are searched: just below powers of two, which themselves run the second protocol."""
+SWITCH_S = 1.43e-6
+"""What NCCL's constants give for its change where it expects 0.8 of the link rate, as on NVLink of
+A100, H100 and B200, and 0.39 of that of its first protocol."""
+RING_SWITCH_GRID = tuple(SWITCH_S * 2 ** (third / 3) for third in range(-3, 10))
+PAIR_SWITCH_GRID = tuple(SWITCH_S * 2 ** (half / 2) for half in range(-12, 7))
+BY_COST, BY_COST_WITH_MIDDLE, BY_SIZE = 0, 1, 2
 
 
 def _shared(grid: tuple[float, ...], default: float) -> tuple[Parameter, ...]:
     return (
         Parameter("short_frac", 0.1, 0.0, 0.5, "latency that messages of a few KiB save"),
-        Parameter("plateau_s", 2e-5, 1e-6, 5e-4, "shortest second protocol, two ranks", log=True),
-        Parameter("plateau_rank_s", 3e-6, 1e-8, 6e-5, "the same for each further rank", log=True),
+        Parameter("small_power", 0.0, 0.0, 1.2, "how the first protocol gains from more links"),
+        Parameter("fill_bytes", 8e6, 3e5, 1e8, "size where the pipeline is half full", log=True),
+        Parameter("plateau_s", 1.5e-5, 1e-6, 5e-4, "shortest second protocol, fixed", log=True),
+        Parameter("plateau_step_s", 3e-6, 1e-8, 6e-5, "the same for each step: a chunk", log=True),
         Parameter("pair_frac", 1.0, 0.3, 1.2, "rate of two ranks over that of more", log=True),
         Parameter(
-            "switch_bytes",
+            "switch_s",
             default,
             grid[0],
             grid[-1],
-            "size a rank where the protocol changes",
+            "link time of the size a rank where the protocol changes",
             log=True,
             grid=grid,
         ),
@@ -90,16 +102,19 @@ def _shared(grid: tuple[float, ...], default: float) -> tuple[Parameter, ...]:
 
 RING_OPS = ("all_gather", "reduce_scatter", "all_reduce")
 RING_SHARED = (
-    *_shared(RING_SWITCH_GRID, RING_SWITCH_GRID[len(RING_SWITCH_GRID) // 2]),
+    *_shared(RING_SWITCH_GRID, SWITCH_S),
     Parameter(
-        "gather_switch_frac",
-        1.0,
-        0.5,
-        1.0,
-        "change of all_gather over the others'",
-        grid=(1.0, 0.5),
-        pull=1.5,
+        "tuner",
+        BY_COST,
+        BY_COST,
+        BY_SIZE,
+        "picks by cost of 2 protocols (0), of 3 (1), by size (2)",
+        grid=(BY_COST, BY_COST_WITH_MIDDLE, BY_SIZE),
+        pull=0.5,
     ),
+    Parameter("middle_s", 8e-6, 1e-6, 1e-4, "what the middle protocol takes to start", log=True),
+    Parameter("middle_frac", 0.9, 0.3, 1.2, "its rate over the second's", log=True),
+    Parameter("far_s", 1e-4, 1e-6, 1e-3, "a pass of the second that leaves the host", log=True),
     Parameter("in_switch_frac", 0.65, 0.3, 1.2, "rate of the reduction inside the switch"),
     Parameter("in_switch_s", 3e-5, 1e-6, 1e-4, "starting it", log=True),
 )
@@ -134,6 +149,11 @@ RING: Literal["ring", "pairwise"] = "ring"
 PAIRWISE: Literal["ring", "pairwise"] = "pairwise"
 
 
+def passes_of(op: str) -> float:
+    """Times that the buffer goes round: an all_reduce is a reduce_scatter and an all_gather."""
+    return 2.0 if op == "all_reduce" else 1.0
+
+
 def wire_factor(op: str, ranks: FloatArray) -> FloatArray:
     """Bytes a rank sends over S: the bus-bandwidth factors of nccl-tests."""
     share = (ranks - 1.0) / ranks
@@ -153,67 +173,162 @@ def collective_time_s(
     link_bytes_per_s: FloatArray | float,
     *,
     in_switch: bool = False,
+    far: NDArray[np.bool_] | bool = False,
 ) -> FloatArray:
-    """Seconds of one measured collective inside one tier; 0 for one rank."""
+    """Seconds of one measured collective; 0 for one rank.
+
+    Args:
+        values: parameters of the law of `op`.
+        op: a measured operation.
+        full_bytes: S of the module's text.
+        ranks: n.
+        link_bytes_per_s: B.
+        in_switch: the switch sums all-reduces.
+        far: the group leaves the host, and the law was fitted to such groups.
+    """
     size, ranks = as_float(full_bytes), np.maximum(as_float(ranks), 1.0)
-    own = {p.name: values[f"{op}.{p.name}"] for p in OWN_PARAMETERS}
-    passes = 2.0 if op == "all_reduce" else 1.0
-    idle = own["small_s"] + own["rank_s"] * np.maximum(ranks - 2.0, 0.0)
-    parallel = (0.5 * np.maximum(ranks, 2.0)) ** own["small_power"]
-    slope = passes / (link_bytes_per_s * own["small_frac"] * parallel)
-
-    def latency(at: FloatArray) -> FloatArray:
-        return idle * (1.0 - values["short_frac"] / (1.0 + at / SHORT_BYTES))
-
-    def first(at: FloatArray) -> FloatArray:
-        stream = idle * (1.0 - values["short_frac"]) + at * slope
-        return p_max(latency(at), stream, FIRST_POWER)
-
-    change = switch_size(values, op, passes, ranks)
-    second = _second_s(values, own, op, size, ranks, link_bytes_per_s, latency(size), in_switch)
-    time = np.where(
-        size >= change, np.maximum(second, first(np.minimum(size, change))), first(size)
-    )
+    curve = _Curve.of(values, op, ranks, link_bytes_per_s)
+    change, last = switch_sizes(values, op, ranks, link_bytes_per_s, far)
+    second = curve.second_s(size, far)
+    if op == "all_reduce" and in_switch:
+        second, inside = curve.in_switch_s(size, second)
+        last = np.where(inside, change, last)
+    later = np.maximum(second, curve.first_s(np.minimum(size, change)))
+    if np.any(last > change):
+        least = curve.first_s(change)
+        middle = np.maximum(curve.middle_s(np.minimum(size, last)), least)
+        both = np.where(size < last, middle, np.maximum(later, middle))
+        later = np.where(last > change, both, later)
+    time = np.where(size >= change, later, curve.first_s(size))
     return np.where(ranks > 1, time, 0.0)
 
 
 SHORT_BYTES = 16.0 * KIB
 FIRST_POWER, WIRE_POWER, PLATEAU_POWER = 4.0, 4.0, 4.0
 
+LIBRARY_S = {"first": (6.6e-6, 0.6e-6), "middle": (14.0e-6, 1.9e-6), "second": (8.4e-6, 3.4e-6)}
+"""Seconds that NCCL expects of a ring over NVLink, fixed and a step: LL, LL128 and Simple of
+src/graph/tuning.cc, NCCL 2.27 (BSD licence)."""
+LIBRARY_FRAC = {"first": 0.39, "middle": 0.92, "second": 1.0}
+"""Rates it expects over that of its second protocol: 141 of 360 GB/s, 120 of 128 bytes."""
+GATHER_ENTRY_FRAC, FAR_ENTRY_FRAC = 0.5, 0.125
+"""Sizes set by hand, over those of the other operations inside a host."""
 
-def switch_size(
-    values: Mapping[str, float], op: str, passes: float, ranks: FloatArray
-) -> FloatArray:
-    """Full size in bytes from which `op` runs the second protocol."""
-    steps = passes * np.maximum(ranks - 1.0, 1.0)
-    frac = values["gather_switch_frac"] if op == "all_gather" else 1.0
-    return as_float(values["switch_bytes"] * frac * (ranks + ranks / steps))
 
-
-def _second_s(
+def switch_sizes(
     values: Mapping[str, float],
-    own: Mapping[str, float],
     op: str,
-    size: FloatArray,
     ranks: FloatArray,
     link_bytes_per_s: FloatArray | float,
-    latency: FloatArray,
-    in_switch: bool,
-) -> FloatArray:
-    """Time of the second protocol: over the ring, or inside the switch where that is faster."""
-    passes = 2.0 if op == "all_reduce" else 1.0
-    link = link_bytes_per_s * np.where(ranks <= 2, values["pair_frac"], 1.0)
-    wire = (ranks - 1.0) / ranks / own["wire_frac"]
-    per_pass = p_max(wire, own["copy_frac"] + 0.0 * ranks, WIRE_POWER)
-    fill = own["fill_s"] * size / (size + own["fill_bytes"])
-    plateau = values["plateau_s"] + values["plateau_rank_s"] * np.maximum(ranks - 2.0, 0.0)
-    stream = latency + passes * (fill + size * per_pass / link)
-    ring = p_max(stream, passes * plateau + 0.0 * stream, PLATEAU_POWER)
-    if op != "all_reduce" or not in_switch:
-        return ring
-    inside = (1.0 + 1.0 / ranks) / values["in_switch_frac"]
-    switch = latency + values["in_switch_s"] + size * inside / link
-    return np.where(inside < passes * per_pass, switch, ring)
+    far: NDArray[np.bool_] | bool = False,
+) -> tuple[FloatArray, FloatArray]:
+    """Full sizes in bytes from which the second (or middle), and the second protocol, run.
+
+    The two are equal where the middle protocol is not used.
+    """
+    unit = as_float(values["switch_s"] * link_bytes_per_s)
+    tuner = round(values.get("tuner", BY_COST))
+    if tuner == BY_SIZE:
+        gather = GATHER_ENTRY_FRAC if op == "all_gather" else 1.0
+        entry = as_float(unit * ranks * gather * np.where(far, FAR_ENTRY_FRAC, 1.0))
+        return entry, entry
+    steps = passes_of(op) * np.maximum(ranks - 1.0, 1.0)
+    sent = steps / ranks
+    direct = as_float(_equal(unit, steps, "first", "second") / sent)
+    if tuner != BY_COST_WITH_MIDDLE:
+        return direct, direct
+    to_middle = _equal(unit, steps, "first", "middle") / sent
+    from_middle = _equal(unit, steps, "middle", "second") / sent
+    used = to_middle < direct
+    return np.where(used, to_middle, direct), np.where(used, from_middle, direct)
+
+
+def _equal(unit: FloatArray, steps: FloatArray, low: str, high: str) -> FloatArray:
+    """Bytes sent from which a library expects protocol `high` to be faster than `low`.
+
+    `unit` is a step's difference of first and second over that of their seconds a byte.
+    """
+
+    def slower_s(one: str, other: str) -> float:
+        return 1.0 / LIBRARY_FRAC[one] - 1.0 / LIBRARY_FRAC[other]
+
+    fixed_s, step_s = (LIBRARY_S[high][part] - LIBRARY_S[low][part] for part in (0, 1))
+    own_s = LIBRARY_S["second"][1] - LIBRARY_S["first"][1]
+    relative = slower_s("first", "second") / slower_s(low, high)
+    return as_float(unit * relative * (fixed_s + step_s * steps) / own_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """What the protocols of one operation have in common, of groups of `ranks`."""
+
+    values: Mapping[str, float]
+    passes: float
+    steps: FloatArray
+    ranks: FloatArray
+    link: FloatArray
+    idle_s: FloatArray
+    slope_s: FloatArray
+    per_pass: FloatArray
+    fill_s: float
+
+    @classmethod
+    def of(
+        cls,
+        values: Mapping[str, float],
+        op: str,
+        ranks: FloatArray,
+        link_bytes_per_s: FloatArray | float,
+    ) -> _Curve:
+        own = {p.name: values[f"{op}.{p.name}"] for p in OWN_PARAMETERS}
+        passes = passes_of(op)
+        links = (0.5 * np.maximum(ranks, 2.0)) ** values["small_power"]
+        wire = (ranks - 1.0) / ranks / own["wire_frac"]
+        return cls(
+            values=values,
+            passes=passes,
+            steps=passes * np.maximum(ranks - 1.0, 1.0),
+            ranks=ranks,
+            link=as_float(link_bytes_per_s * np.where(ranks <= 2, values["pair_frac"], 1.0)),
+            idle_s=own["small_s"] + own["rank_s"] * np.maximum(ranks - 2.0, 0.0),
+            slope_s=as_float(passes / (link_bytes_per_s * own["small_frac"] * links)),
+            per_pass=p_max(wire, own["copy_frac"] + 0.0 * ranks, WIRE_POWER),
+            fill_s=own["fill_s"],
+        )
+
+    def latency_s(self, size: FloatArray) -> FloatArray:
+        """Of a message of that size, before its bytes."""
+        return self.idle_s * (1.0 - self.values["short_frac"] / (1.0 + size / SHORT_BYTES))
+
+    def first_s(self, size: FloatArray) -> FloatArray:
+        """Data and flags stored together."""
+        stream = self.idle_s * (1.0 - self.values["short_frac"]) + size * self.slope_s
+        return p_max(self.latency_s(size), stream, FIRST_POWER)
+
+    def middle_s(self, size: FloatArray) -> FloatArray:
+        """Flags beside the data, no chunks."""
+        byte_s = self.passes * self.per_pass / self.link / self.values["middle_frac"]
+        return self.latency_s(size) + self.values["middle_s"] + size * byte_s
+
+    def second_s(self, size: FloatArray, far: NDArray[np.bool_] | bool) -> FloatArray:
+        """Chunks: over the ring or the pairs, or over the network too."""
+        values, latency = self.values, self.latency_s(size)
+        fill = self.fill_s * size / (size + values["fill_bytes"])
+        stream = latency + self.passes * (fill + size * self.per_pass / self.link)
+        least = latency + values["plateau_s"] + values["plateau_step_s"] * self.steps
+        near = p_max(stream, least, PLATEAU_POWER)
+        if "far_s" not in values or not np.any(far):
+            return near
+        return np.where(far, stream + self.passes * values["far_s"], near)
+
+    def in_switch_s(
+        self, size: FloatArray, ring_s: FloatArray
+    ) -> tuple[FloatArray, NDArray[np.bool_]]:
+        """The second protocol inside the switch where its rate is higher, and where that is."""
+        inside = (1.0 + 1.0 / self.ranks) / self.values["in_switch_frac"]
+        better = inside < self.passes * self.per_pass
+        time = self.latency_s(size) + self.values["in_switch_s"] + size * inside / self.link
+        return np.where(better, time, ring_s), better
 
 
 def _evaluate(
@@ -223,6 +338,7 @@ def _evaluate(
     size: FloatArray,
     ranks: FloatArray,
     link: FloatArray,
+    far: NDArray[np.bool_],
 ) -> FloatArray:
     """Time of `op`, with p2p and broadcast derived from measured collectives.
 
@@ -236,9 +352,9 @@ def _evaluate(
         return collective_time_s(wire, "all_to_all", 2.0 * size, two, link)
     if op == "broadcast":
         size = size * ranks / np.maximum(ranks - 1.0, 1.0)
-        return collective_time_s(values, "all_gather", size, ranks, link)
+        return collective_time_s(values, "all_gather", size, ranks, link, far=far)
     in_switch = machine.rates.in_switch_reduce
-    return collective_time_s(values, op, size, ranks, link, in_switch=in_switch)
+    return collective_time_s(values, op, size, ranks, link, in_switch=in_switch, far=far)
 
 
 def roof_s(
@@ -266,8 +382,10 @@ def cost_collective(op: Collective, machine: Machine) -> Costed:
     ) -> tuple[FloatArray, ...]:
         size, n = as_float(size), as_float(n)
         link = np.where(n > 1, np.where(link > 0, link, np.inf), 1.0)
-        time = _evaluate(machine, op.op, law, size, n, link)
-        time = time + np.where((at >= NETWORK_TIER) & (n > 1), network_s * np.log2(n), 0.0)
+        outer = (at >= NETWORK_TIER) & (n > 1)
+        far = outer & _measured_far(machine, law, n)
+        time = _evaluate(machine, op.op, law, size, n, link, far)
+        time = time + np.where(outer & ~far, network_s * np.log2(n), 0.0)
         roof = roof_s(machine.rates, op.op, size, n, link)
         runs = (n > 1) & (size > 0)
         time = np.maximum(time, roof) * runs
@@ -286,6 +404,12 @@ def cost_collective(op: Collective, machine: Machine) -> Costed:
         _outside(law, size, ranks),
         law_name,
     )
+
+
+def _measured_far(machine: Machine, law: Law | None, ranks: FloatArray) -> NDArray[np.bool_]:
+    """Groups that fit no host, of a size the law was measured at: the network is in their time."""
+    most = law.range.get("num_ranks", (0.0, 0.0))[1] if law else 0.0
+    return np.asarray((ranks > machine.rates.host_ranks) & (ranks <= most))
 
 
 def _provenance(law: Law | None, op: str, tier: NDArray[np.int64]) -> str:

@@ -61,6 +61,7 @@ class Rates:
         link_bytes_per_s: per direction between devices of a domain, as the topology has it.
         host_link_bytes_per_s: per direction to the host.
         in_switch_reduce: the switch sums all-reduces.
+        host_ranks: largest group that fits one host or link domain.
     """
 
     device_id: str
@@ -75,6 +76,7 @@ class Rates:
     link_bytes_per_s: float
     host_link_bytes_per_s: float
     in_switch_reduce: bool = False
+    host_ranks: int = 8
     clock_hz: float = 0.0
 
     @classmethod
@@ -106,6 +108,7 @@ class Rates:
             link_bytes_per_s=link_rate(device),
             host_link_bytes_per_s=_value(device.host_link.bytes_per_s_per_direction) or 0.0,
             in_switch_reduce=device.link.in_switch_reduce,
+            host_ranks=max(device.node_size, device.link.domain_size),
             clock_hz=clock_hz,
         )
 
