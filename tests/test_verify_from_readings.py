@@ -147,7 +147,7 @@ def test_a_converted_record_is_of_the_launch_command(tmp_path, capsys):
     found = converted(tmp_path, capsys, "--parallel", "--", *launch)
     assert found["parallel"] == {"ulysses_degree": 2}
     assert (found["num_gpus"], found["offload"]) == (2, "layerwise")
-    by_flags = ["--parallel", "usp2", "--offload", "layerwise"]
+    by_flags = ["--parallel", "usp2", "--offload", "layerwise", "--guardrails"]
     assert converted(tmp_path, capsys, *by_flags) == found
     wan = ["vllm", "serve", "Wan-AI/Wan2.1-T2V-1.3B-Diffusers", "--omni"]
     assert converted(tmp_path, capsys, "--parallel", "--", *wan)["model"] == wan[2]
