@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from perfmodel.cost.fits import Parameter, laws_of_fit, load_laws
 from perfmodel.cost.machine import Rates
 from perfmodel.errors import BadInput, MissingData
 
+MICROBENCH = Path(__file__).parent.parent / "calibration" / "microbench"
 DEVICE = load_device("h100-sxm")
 RATES = Rates.of(DEVICE)
 QUICK = Options(trials=12, storage=None)
@@ -218,6 +220,21 @@ def test_refitting_one_law_keeps_the_others_and_the_records_behind_them(records,
     assert merged["prior_family"] == "ampere"
     assert "vllm 1" in merged["software"]["measured_with"]
     assert merged["fit_id"] != document["fit_id"]
+
+
+def test_slopes_of_a_batched_law_are_the_differences_of_single_points():
+    """One call for all shifted points against one call a point."""
+    table = MICROBENCH / "a100-sxm-80g" / "collective.csv"
+    (law,) = fit_laws(read_records([table]), ("collective/ring",))
+    problem = Objective(law, Rates.of(load_device("a100-sxm-80g")), np.arange(0, len(law.rows), 3))
+    free = np.array([not p.grid for p in problem.space.bounds()])
+    point = np.where(free, np.linspace(0.15, 0.85, len(free)), problem.default)
+    step, found = 1e-3, problem.slopes(point, free, 1e-3)
+    for column, place in enumerate(np.flatnonzero(free)):
+        moved = point.copy()
+        moved[place] += -step if point[place] > 0.5 else step
+        expected = (problem.residuals(moved) - problem.residuals(point)) / (moved - point)[place]
+        assert found[:, column] == pytest.approx(expected, abs=1e-9), law.parameters[place].name
 
 
 def test_a_strong_pull_needs_evidence(records):

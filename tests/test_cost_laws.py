@@ -359,3 +359,28 @@ def test_what_is_known_of_a_device_or_its_family_wins_over_what_an_engine_says_o
     special = replace(base, terms={"attention_rate_fa2@hopper": 0.6, "attention_rate_fa2": 0.9})
     assert special.term("attention_rate_fa2") == 0.6
     assert replace(machine("a100-sxm-80g"), terms=general.terms).term("attention_rate_fa2") == 0.9
+
+
+@pytest.mark.parametrize(
+    ("op", "small_s"), [("all_gather", 1.4e-5), ("all_reduce", 2.81e-5), ("all_to_all", 1.99e-5)]
+)
+def test_groups_measured_across_hosts_hold_the_network_once(op, small_s):
+    """Groups of 32 dies leave the server of 16; their short messages are in the hardware file.
+
+    A second latency for each of five doublings would add 75 us.
+    """
+    system = machine("ascend-910c-die", 32)
+    assert int(system.topology.path(32).tier) == 3
+    (time,) = np.atleast_1d(cost(collective(op=op, full_bytes=256.0, ranks=32), system).time_each_s)
+    assert small_s - 1e-5 < time < small_s + 2e-5
+
+
+def test_groups_that_were_measured_inside_a_host_pay_for_the_network():
+    """Eight ranks were measured in one H100 host; two hosts of four add three doublings."""
+    system = parse_gpus("2x4xh100-sxm")
+    across = Machine.build(system.device, Topology.of(system))
+    (inside,), (outside,) = (
+        np.atleast_1d(cost(collective(full_bytes=1024.0, ranks=8), m).time_each_s)
+        for m in (machine("h100-sxm"), across)
+    )
+    assert outside - inside > 3 * 1.4e-5
