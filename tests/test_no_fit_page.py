@@ -86,3 +86,15 @@ def test_what_fits_for_sure_has_a_plain_table():
 def test_only_a_video_can_be_shorter(model, words):
     answer = api.recommend(pm.Workload(model=model), "1xRTX4090")
     assert any(words in note for note in answer.fit_notes)
+
+
+def test_every_line_names_the_same_axes_that_split_weights():
+    answer = api.recommend(pm.Workload(model="wan2.2-t2v-a14b"), "1xrtx-4090")
+    assert answer.status == "does_not_fit"
+    page = " ".join(render(answer, "table", Look()).split())
+    assert "weights" in page
+    assert "split by tp, pp or hsdp" in page
+    assert "only tp, pp and hsdp split them" in page
+    # what is offered splits its weights by one of the three
+    offered = [c.config_id for c in answer.would_fit if c.title.startswith("more GPUs")]
+    assert all(re.search(r"(^|_)(tp|pp|hsdp)\d", name) for name in offered)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import time
 
 import pytest
@@ -14,6 +15,7 @@ import perfmodel as pm
 from perfmodel import api
 from perfmodel.cli.app import run
 from perfmodel.errors import BadInput
+from perfmodel.plan import make
 from perfmodel.report.render import Look, render
 from perfmodel.search.enumerate import (
     COMPUTE_AXES,
@@ -85,3 +87,55 @@ def test_all_of_too_many_devices_is_one_line(capsys):
         api.recommend(pm.Workload(), "2048xH100", use_all_gpus=True)
     used = api.recommend(pm.Workload(frames=81), "12xH100", use_all_gpus=True)
     assert {row.num_gpus for row in used.recommendations} == {12}
+
+
+@pytest.mark.parametrize("command", ["recommend", "plan"])
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("5xH100 --model qwen-image --engine xdit", "no legal configuration uses all 5 GPUs"),
+        ("7xH100 --model flux.1-dev --engine diffusers", "no legal configuration uses all 7 GPUs"),
+        ("8xH100 --engine wan-official", "has no pipeline in wan-official"),
+    ],
+)
+def test_where_all_gpus_cannot_be_used_one_line_says_why(command, question, said, capsys):
+    assert run([command, "--gpus", *question.split(), "--use-all-gpus"]) == 2
+    out, err = capsys.readouterr()
+    (line,) = [row for row in err.splitlines() if row.startswith("error")]
+    assert said in line
+    assert "NOTHING FITS" not in out
+
+
+def test_the_number_of_gpus_that_it_names_works(capsys):
+    question = ["--model", "qwen-image", "--engine", "xdit", "--use-all-gpus"]
+    assert run(["recommend", "--gpus", "5xH100", *question]) == 2
+    (number,) = re.findall(r"(\d+) GPUs work", capsys.readouterr().err)
+    assert run(["recommend", "--gpus", f"{number}xH100", *question]) == 0
+
+
+def test_candidates_of_fewer_gpus_are_not_all_gpus():
+    question = (pm.Workload(frames=81), "4xH100")
+    with pytest.raises(BadInput, match=r"none of --candidates uses all 4 GPUs.*2 GPUs work"):
+        make.plan(*question, candidates=("single", "usp2"), use_all_gpus=True)
+    made = make.plan(*question, candidates=("usp2", "usp4"), use_all_gpus=True)
+    assert [run.config_id for run in made.runs] == ["usp4"]
+
+
+@pytest.mark.parametrize("ask", [api.recommend, make.plan])
+def test_where_only_fewer_gpus_fit_the_miss_is_of_all_and_the_fewer_are_offered(ask):
+    """Between what five cards need at least, and what four do."""
+    work, engine = pm.Workload(model="wan2.1-t2v-14b"), "sglang-diffusion"
+    rows = api.recommend(work, "5xrtx-4090", engine=engine, top=999).recommendations
+    least = {n: min(r.required_memory_gib for r in rows if r.num_gpus == n) for n in (4, 5)}
+    assert least[4] < least[5]
+    machine = pm.system("5xrtx-4090", gpu_memory_gib=sum(least.values()) / 2)
+    answer = ask(work, machine, engine=engine, use_all_gpus=True)
+    assert answer.status == "does_not_fit"
+    assert answer.nearest_miss.num_gpus == 5
+    assert answer.over_gib > 0
+    (fewer,) = [choice for choice in answer.would_fit if choice.title == "without --use-all-gpus"]
+    assert fewer.num_gpus == 4
+    assert fewer.fit_status != "no"
+    page = " ".join(render(answer, "table", Look()).split())
+    assert "configurations of all 5 GPUs fits" in answer.problems[0].message
+    assert ("of fewer GPUs fit" in page) == (ask is api.recommend)

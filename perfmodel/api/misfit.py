@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.api import header
+from perfmodel.api.all_gpus import FLAG, table_of_all
 from perfmodel.api.offload import host_needs
 from perfmodel.api.records import Table, prediction
 from perfmodel.api.session import Session, open_session
@@ -16,6 +17,7 @@ from perfmodel.api.table import build_table, legality, memory_of, search_space
 from perfmodel.errors import Problem
 from perfmodel.memory import NO, STATUS, MemoryTable, Remedy, nearest_miss, remedies
 from perfmodel.report.answer import Answer, Choice
+from perfmodel.report.memory_page import POOLING_NOTE
 from perfmodel.spec.workload import GATHERED, Options
 from perfmodel.units import GIB, MS_PER_S
 
@@ -38,26 +40,31 @@ def memory_example(table: Table) -> str:
     return f"{table.config_id(row)} needs {need:,.1f} of {capacity:,.1f} GiB"
 
 
-def explain(session: Session, table: Table, answer: Answer) -> Answer:
-    """`answer` with the nearest miss and what would fit."""
+def explain(session: Session, table: Table, answer: Answer, *, all_gpus: bool = False) -> Answer:
+    """`answer` with the nearest miss and what would fit.
+
+    `all_gpus`: those of fewer devices in `table` were not asked for; where one fits it is offered.
+    """
+    fewer = _by_fewer(table) if all_gpus else ()
+    table = table_of_all(table) if all_gpus else table
     miss = nearest_miss(table.memory, table.evaluation.layouts)
     record = prediction(table, miss.index)
     notes = [
         f"{record.config_id} needs {miss.required_bytes / GIB:,.1f} GiB while "
         f"{PHASE_WORDS[miss.phase]}, {miss.over_bytes / GIB:,.1f} GiB too much; the largest part "
         f"is {miss.part.replace('_', ' ')} with {miss.part_bytes / GIB:,.1f} GiB.",
-        "Memory does not pool: Ulysses, ring and CFG keep all weights on every GPU; "
-        "only tp and hsdp split them.",
+        POOLING_NOTE,
     ]
     if miss.weights_alone:
         image = int(session.job.shape.frames) == 1
         smaller = "A smaller image" if image else "A smaller or shorter video"
         notes.append(f"{smaller} does not help: the weights alone do not fit.")
+    whole = f" of all {session.system.num_gpus:,} GPUs" if all_gpus else ""
     message = (
-        f"none of {len(table.evaluation.layouts)} legal configurations fits in "
+        f"none of {len(table.evaluation.layouts)} legal configurations{whole} fits in "
         f"{table.memory.capacity_bytes / GIB:,.1f} GiB a GPU; {notes[0]}"
     )
-    changes = (*_by_option(session, table), *_by_gpus(session))
+    changes = (*fewer, *_by_option(session, table), *(() if fewer else _by_gpus(session)))
     changes = tuple(sorted(changes, key=lambda change: change.fit_status == TIGHT))
     problem = Problem("memory", message, field="--gpus", suggestions=_to_type(changes))
     return answer.model_copy(
@@ -143,24 +150,39 @@ def _by_gpus(session: Session) -> tuple[Choice, ...]:
         )
         legal = legality(larger, search_space(larger))
         table = build_table(larger, legal.layouts.take(legal.legal))
-        rows = np.flatnonzero(table.memory.fits)
-        if rows.size:
-            memory, seconds = table.memory, table.evaluation.latency_s
-            row = int(rows[np.lexsort((seconds[rows], memory.tight[rows]))[0]])
-            found.append(_more(session, table, row))
-            if not memory.tight[row]:
+        row = _fastest_that_fits(table)
+        if row is not None:
+            title = f"more GPUs: {count}x {system.device.title}"
+            more = _as_it_is(table, row, title, f"--gpus {count}x{system.device.id}")
+            found.append(more.model_copy(update={"num_gpus": count}))
+            if not table.memory.tight[row]:
                 break
     return tuple(found)
 
 
-def _more(session: Session, table: Table, row: int) -> Choice:
-    count, device = table.session.system.num_gpus, session.system.device
+def _by_fewer(table: Table) -> tuple[Choice, ...]:
+    """The fastest that fits, whatever number of devices it uses."""
+    row = _fastest_that_fits(table)
+    if row is None:
+        return ()
+    return (_as_it_is(table, row, f"without {FLAG}", None),)
+
+
+def _fastest_that_fits(table: Table) -> int | None:
+    """Its row, what is surely enough first; None where nothing fits."""
+    memory, seconds = table.memory, table.evaluation.latency_s
+    rows = np.flatnonzero(memory.fits)
+    return int(rows[np.lexsort((seconds[rows], memory.tight[rows]))[0]]) if rows.size else None
+
+
+def _as_it_is(table: Table, row: int, title: str, needs: str | None) -> Choice:
+    """A configuration of `table`, under its options."""
     return Choice(
-        title=f"more GPUs: {count}x {device.title}",
+        title=title,
         config_id=table.config_id(row),
-        num_gpus=count,
+        num_gpus=table.num_gpus(row),
         latency_ms=float(table.evaluation.latency_s[row]) * MS_PER_S,
         memory_gib=float(table.memory.peak_bytes[row]) / GIB,
         fit_status=STATUS[int(table.memory.fit_status[row])],
-        needs=f"--gpus {count}x{device.id}",
+        needs=needs,
     )

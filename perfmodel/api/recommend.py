@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from perfmodel import catalog, engines
 from perfmodel.api import header, misfit
+from perfmodel.api.all_gpus import of_all, refuse_without_all
 from perfmodel.api.choices import lossy_options, lossy_session, vae_choices, vae_note
 from perfmodel.api.command import command_line, further
 from perfmodel.api.offload import settled
@@ -25,7 +26,7 @@ from perfmodel.api.table import (
     untried_warning,
 )
 from perfmodel.engines.base import problems
-from perfmodel.errors import BadInput, PerfmodelError, Problem
+from perfmodel.errors import PerfmodelError
 from perfmodel.pipeline.queue import copies
 from perfmodel.report.answer import (
     Answer,
@@ -34,7 +35,6 @@ from perfmodel.report.answer import (
     RejectedRow,
     ScalingRow,
 )
-from perfmodel.search.enumerate import MOST_ROWS, MOST_WORLD
 from perfmodel.search.explain import contrasts, why
 from perfmodel.search.rank import (
     Ranking,
@@ -105,11 +105,13 @@ def recommend(
         The answer; status ``does_not_fit`` when nothing fits.
 
     Raises:
-        BadInput, Refused, MissingData: see `perfmodel.errors`.
+        BadInput, Refused, MissingData: see `perfmodel.errors`; BadInput too where no legal
+            configuration uses all devices and `use_all_gpus` asks for that.
     """
     settings = further(locals())
     session = open_session(workload, system, engine=engine, options=options, fit=fit, strict=strict)
-    session = settled(session, _space(session, use_all_gpus))
+    space = search_space(session)
+    session = settled(session, of_all(session, space) if use_all_gpus else space)
     wanted = _Wanted(objective, use_all_gpus, max_latency_ms)
     answer = _ranked_answer(session, wanted, settings, top=top, allow_lossy=allow_lossy)
     priced = tuple(_priced(record, price_per_gpu_hour) for record in answer.recommendations)
@@ -129,11 +131,13 @@ def _ranked_answer(
     if not found.legal.any():
         raise _nothing_legal(session, found)
     layouts = found.layouts.take(found.legal)
+    if wanted.use_all_gpus:
+        refuse_without_all(session, layouts)
     table = build_table(session, layouts)
     ranked = _rank(table, wanted)
     answer = _answer(session, found, table, settings)
     if not ranked.allowed.any():
-        return misfit.explain(session, table, answer)
+        return misfit.explain(session, table, answer, all_gpus=wanted.use_all_gpus)
     variants = [ranked]
     lossy = lossy_session(session)
     if allow_lossy:
@@ -159,25 +163,6 @@ def _lossy_tables(session: Session, lossy: Session | None, layouts: Layouts) -> 
     found = legality(session, search_space(session, stale=True))
     if found.legal.any():
         yield build_table(session, found.layouts.take(found.legal))
-
-
-def _space(session: Session, use_all_gpus: bool) -> Layouts:
-    """The candidates that may win.
-
-    Raises:
-        BadInput: so many devices that none of those that use all is tried.
-    """
-    layouts, num_gpus = search_space(session), session.system.num_gpus
-    if not use_all_gpus:
-        return layouts
-    layouts = layouts.take(layouts.world_size == num_gpus)
-    if not len(layouts):
-        message = (
-            f"--use-all-gpus: a request is not tried on {num_gpus:,} GPUs (at most "
-            f"{MOST_WORLD:,}, and {MOST_ROWS:,} combinations); leave it out, more run as replicas"
-        )
-        raise BadInput(Problem("search-bound", message, "--use-all-gpus", str(num_gpus)))
-    return layouts
 
 
 def _nothing_legal(session: Session, found: Legality) -> PerfmodelError:

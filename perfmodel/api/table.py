@@ -71,10 +71,15 @@ def _axes(useful: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(axis for axis in COMPUTE_AXES if axis in useful)
 
 
+def untried_sizes(session: Session) -> tuple[int, ...]:
+    """Numbers of devices that no candidate has because the machine is so large."""
+    useful = session.engine.searched_axes(session.behaviour)
+    return left_out(session.system.num_gpus, len(_axes(useful)))
+
+
 def untried_warning(session: Session) -> list[Problem]:
     """A line when the machine is so large that numbers of its devices are not tried."""
-    useful = session.engine.searched_axes(session.behaviour)
-    sizes = left_out(session.system.num_gpus, len(_axes(useful)))
+    sizes = untried_sizes(session)
     if not sizes:
         return []
     shown = ", ".join(f"{n:,}" for n in sizes[-SHOWN_SIZES:])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from perfmodel import engines
 from perfmodel.api import header, misfit
+from perfmodel.api.all_gpus import of_all, refuse_without_all
 from perfmodel.api.command import command_line, further
 from perfmodel.api.offload import settled
 from perfmodel.api.records import Table, prediction, with_commands
@@ -121,7 +122,7 @@ def plan(
     """
     settings = further(locals())
     session = open_session(workload, system, engine=engine, options=options, fit=fit, strict=strict)
-    session = settled_for(session, candidates)
+    session = settled_for(session, candidates, use_all_gpus)
     found = survey(session, objective, candidates, use_all_gpus=use_all_gpus)
     if not isinstance(found, Field):
         return header.identified(found, session, "plan", settings)
@@ -179,7 +180,7 @@ def survey(
         fitting: leave out what does not fit by prediction.
 
     Raises:
-        BadInput: an objective that no run measures, an id that cannot be read.
+        BadInput: an objective that no run measures, an unreadable id, no layout of all devices.
         Refused: no legal configuration.
     """
     if objective not in OBJECTIVES:
@@ -190,7 +191,8 @@ def survey(
     table = build_table(session, layouts)
     evaluation, num_gpus = table.evaluation, session.system.num_gpus
     allowed = table.memory.fits.copy() if fitting else np.ones(len(layouts), bool)
-    if use_all_gpus and (allowed & (layouts.world_size == num_gpus)).any():
+    if use_all_gpus:
+        refuse_without_all(session, layouts, named=bool(candidates))
         allowed &= layouts.world_size == num_gpus
     if not allowed.any():
         answer = Answer(
@@ -199,7 +201,7 @@ def survey(
             engine=header.engine_info(session),
             objective=objective,
         )
-        return misfit.explain(session, table, answer)
+        return misfit.explain(session, table, answer, all_gpus=use_all_gpus)
     requests = session.workload.concurrency
     scores = score(evaluation, table.memory.peak_bytes, objective, num_gpus, requests)
     order = np.flatnonzero(allowed)
@@ -214,7 +216,9 @@ def survey(
     )
 
 
-def settled_for(session: Session, candidates: Sequence[str | ParallelConfig] = ()) -> Session:
+def settled_for(
+    session: Session, candidates: Sequence[str | ParallelConfig] = (), use_all_gpus: bool = False
+) -> Session:
     """`session` with ``offload=auto`` resolved for what competes.
 
     Raises:
@@ -222,7 +226,8 @@ def settled_for(session: Session, candidates: Sequence[str | ParallelConfig] = (
     """
     if session.options.offload != "auto":
         return session
-    return settled(session, _layouts(session, candidates))
+    layouts = _layouts(session, candidates)
+    return settled(session, of_all(session, layouts) if use_all_gpus else layouts)
 
 
 def _layouts(session: Session, candidates: Sequence[str | ParallelConfig]) -> Layouts:

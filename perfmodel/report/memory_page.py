@@ -107,10 +107,15 @@ def _phase_column(prediction: Prediction, phase: str, parts: Sequence[str], shor
 def add_no_fit(page: Page, answer: Answer) -> None:
     """NOTHING FITS: by how much, where, and what would."""
     usable = answer.system.usable_gib if answer.system else None
-    legal = f"{answer.combinations.legal:,} legal configurations; " if answer.combinations else ""
+    found = answer.combinations
+    legal = f"{found.legal:,} legal configurations; " if found else ""
+    which = "all need"
+    if found and found.fitting and answer.system:
+        fewer = f"{found.fitting:,} of fewer GPUs fit{'s' if found.fitting == 1 else ''}"
+        which = f"{fewer}, those of all {answer.system.num_gpus:,} need"
     page.blank()
     page.paragraph(
-        f"{legal}all need more than the {words.gib(usable)} GiB usable on a GPU.",
+        f"{legal}{which} more than the {words.gib(usable)} GiB usable on a GPU.",
         "NOTHING FITS   ",
     )
     if answer.nearest_miss:
