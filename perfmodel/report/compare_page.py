@@ -8,7 +8,7 @@ from perfmodel.report import words
 from perfmodel.report.answer import CompareAnswer, CompareRow, Prediction, StagesMs
 from perfmodel.report.header import add_cite, add_header, is_image
 from perfmodel.report.page import Column, Page
-from perfmodel.report.recommend_page import time_columns
+from perfmodel.report.stage_columns import time_columns
 
 LENGTHS = ("model", "task", "frames", "seconds")
 """Flags that tell images from videos."""

@@ -34,7 +34,9 @@ def _table(part: TablePart) -> str:
         [f"**{cell}**" if index == part.highlight and cell else cell for cell in cells]
         for index, cells in enumerate(zip(*(c.cells for c in part.columns), strict=True))
     ]
-    return "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in [headers, marks, *rows])
+    lines = [f"| {' | '.join(map(_cell, row))} |" for row in [headers, marks, *rows]]
+    note = ["", _escape(part.note_on(part.columns))] if part.note else []
+    return "\n".join([*lines, *note])
 
 
 def _cell(text: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from perfmodel.report.words import UNKNOWN
 
 NBSP = "\u00a0"
+LEFT_OUT = "{left out}"
 ZERO_CELLS = frozenset({"0", "0.0", "0 %", UNKNOWN, ""})
 
 
@@ -16,7 +17,8 @@ class Column:
     """One column: header lines, cells, alignment, and whether it may go.
 
     `drop` > 0: left out when the table is too wide, highest first (2 and 3 always below 80
-    columns).  `drop_zero`: left out when all its cells are zero or unknown.
+    columns).  `drop_zero`: left out when all its cells are zero or unknown.  `gist`: what a note
+    under the table says of a column that was left out for its width.
     """
 
     header: str
@@ -24,6 +26,7 @@ class Column:
     right: bool = True
     drop: int = 0
     drop_zero: bool = False
+    gist: str = ""
 
     @property
     def width(self) -> int:
@@ -48,10 +51,19 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
-    """A table; the row `highlight` is the pick."""
+    """A table; the row `highlight` is the pick.
+
+    `note` stands under it; `LEFT_OUT` in it becomes the gists of the columns that do not fit.
+    """
 
     columns: tuple[Column, ...]
     highlight: int | None = None
+    note: str = ""
+
+    def note_on(self, kept: Sequence[Column]) -> str:
+        """The note where only the columns `kept` are shown."""
+        gists = [column.gist for column in self.columns if column not in kept and column.gist]
+        return self.note.replace(LEFT_OUT, "".join(f" + {gist}" for gist in gists))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +107,13 @@ class Page:
         kept = [unbroken(item) for item in items if item]
         self.paragraph(separator.join(kept), label, indent, hanging=2)
 
-    def table(self, columns: Iterable[Column], highlight: int | None = None) -> None:
+    def table(
+        self, columns: Iterable[Column], highlight: int | None = None, note: str = ""
+    ) -> None:
         """A table without the columns that say nothing; none at all without rows."""
         kept = tuple(column for column in columns if not column.says_nothing)
         if kept and kept[0].cells:
-            self.parts.append(TablePart(kept, highlight))
+            self.parts.append(TablePart(kept, highlight, note))
 
     def code(self, text: str | None) -> None:
         """A command as typed."""

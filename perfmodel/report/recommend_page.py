@@ -8,7 +8,8 @@ from perfmodel.report import words
 from perfmodel.report.answer import Answer, Choice, Prediction, RejectedRow, ScalingRow
 from perfmodel.report.header import add_cite, add_header, add_trust, is_image
 from perfmodel.report.memory_page import add_no_fit
-from perfmodel.report.page import Column, Page, unbroken
+from perfmodel.report.page import LEFT_OUT, Column, Page, unbroken
+from perfmodel.report.stage_columns import least_to_most, time_columns
 
 SHOWN_REASONS = 4
 LONGEST_REASON = 36
@@ -171,17 +172,14 @@ def _gave_way(answer: Answer) -> str:
 def _add_ranking(page: Page, answer: Answer) -> None:
     page.blank()
     file = "PNG" if is_image(answer) else "MP4"
-    page.table(ranking_columns(answer.recommendations, answer.objective, file), highlight=0)
-    times = [row.stages_ms.text_encode for row in answer.recommendations]
-    known = [time for time in times if time]
-    if known:
-        low, high = words.milliseconds(min(known)), words.milliseconds(max(known))
-        between = f" ({low} to {high})" if low != high else f" ({low})"
-        page.paragraph(
-            f"request = text encode{between} + these stages = the server's x-inference-time-s, "
-            "after a warm-up",
-            indent=2,
-        )
+    rows = answer.recommendations
+    encode = least_to_most(rows, "text_encode")
+    note = (
+        f"request = text encode{encode}{LEFT_OUT} + these stages = the server's "
+        "x-inference-time-s, after a warm-up"
+    )
+    columns = ranking_columns(rows, answer.objective, file)
+    page.table(columns, highlight=0, note=note if encode else "")
 
 
 def ranking_columns(
@@ -236,45 +234,6 @@ def _objective_columns(rows: Sequence[Prediction], objective: str | None) -> lis
         cells = [words.significant(row.requests_per_hour, 4) for row in rows]
         return [Column("requests/h", cells)]
     return []
-
-
-def time_columns(rows: Sequence[Prediction], file: str = "MP4") -> list[Column]:
-    """Request, range and stages in ms; `file` is what the output is written as."""
-    return [
-        Column("request\nms", [_total(row) for row in rows]),
-        Column(
-            "80 % range\nms",
-            [words.span(r.latency_low_ms, r.latency_high_ms) for r in rows],
-            drop=1,
-        ),
-        _stage("VAE enc.", "vae_encode", rows),
-        _stage("denoise", "denoise", rows),
-        _stage("VAE dec.", "vae_decode", rows),
-        _stage("output", "transfer", rows, drop=3),
-        _stage(file, "video_encode", rows, drop=2),
-    ]
-
-
-def _stage(header: str, name: str, rows: Sequence[Prediction], drop: int = 0) -> Column:
-    cells = [stage_cell(row, name) for row in rows]
-    return Column(f"{header}\nms", cells, drop=drop, drop_zero=True)
-
-
-def stage_cell(row: Prediction, stage: str) -> str:
-    """A stage's time, ``~`` before it where it rests on a prior."""
-    value: float | None = getattr(row.stages_ms, stage)
-    mark = "~" if value and row.stages_basis.get(stage) == "prior" else ""
-    return mark + words.milliseconds(value, *_ends(row, stage))
-
-
-def _ends(row: Prediction, stage: str) -> tuple[float | None, float | None]:
-    low = getattr(row.stages_low_ms, stage, None)
-    high = getattr(row.stages_high_ms, stage, None)
-    return low, high
-
-
-def _total(row: Prediction) -> str:
-    return words.milliseconds(row.latency_ms, row.latency_low_ms, row.latency_high_ms)
 
 
 def _versus(row: Prediction, first: bool) -> str:

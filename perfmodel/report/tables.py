@@ -94,6 +94,8 @@ def _table(part: TablePart, width: int) -> Iterator[Line]:
     yield Line(" " * INDENT + RULE * (total_width(kept) - INDENT))
     for index, cells in enumerate(zip(*(column.cells for column in kept), strict=True)):
         yield Line(_row(kept, cells), style=BEST if index == part.highlight else "")
+    if part.note:
+        yield from _paragraph(Paragraph(part.note_on(kept), indent=INDENT), width)
 
 
 def _row(columns: Sequence[Column], cells: Sequence[str]) -> str:
