@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 DEEPEST = 64
@@ -31,6 +32,12 @@ class Unreadable(Exception):
         """Keep the reason."""
         super().__init__(reason)
         self.line = line
+
+
+def as_word(path: Path) -> str:
+    """`path` as one word of a shell command: quoted where needed, never taken for a flag."""
+    text = str(path)
+    return quote(f"./{text}" if text.startswith("-") else text)
 
 
 def is_file(path: Path) -> bool:

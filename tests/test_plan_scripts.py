@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -342,3 +343,18 @@ def test_another_plan_is_not_mixed_with_this_one(tmp_path, planned):
             write_scripts(changed, records[: len(changed.runs)], folder)
         assert refused.value.exit_code == 2
     assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["pl an", "it's", "--weird"])
+def test_the_next_steps_can_be_pasted(name, tmp_path, monkeypatch, capsys):
+    """A shell splits the line into the words that name the files."""
+    monkeypatch.chdir(tmp_path)
+    assert typed(["plan", "--gpus", "2xH100-SXM", "--frames", "33", f"--out={name}"]) == 0
+    (line,) = [row for row in capsys.readouterr().err.splitlines() if row.startswith("next: ")]
+    first, _, second = line.removeprefix("next: ").partition(", then ")
+    shell, script = shlex.split(first)
+    assert (shell, script[:1] == "-", Path(script).is_file()) == ("bash", False, True)
+    *command, results = shlex.split(second)
+    assert command == ["perfmodel", "verify", "--from"]
+    assert Path(results) == Path(name) / "results.jsonl"
+    assert not results.startswith("-")

@@ -220,3 +220,14 @@ def test_engines_that_divide_the_text_keep_none_of_it() -> None:
     assert not any(op.fixed_rows for op in split if isinstance(op, Gemm))
     assert {op.prefix_q for op in split if isinstance(op, Attention)} == {0}
     assert not any(op.rows is Rows.TEXT for op in split if isinstance(op, Gemm))
+
+
+@pytest.mark.parametrize("seconds", [0.01, 1.0, 2.0])
+@pytest.mark.parametrize("slug", ["qwen-image", "sana-1.6b"])
+def test_an_image_has_no_length_in_seconds(slug: str, seconds: float) -> None:
+    """Whether or not a rate makes one frame of it; the flag that was typed is named."""
+    with pytest.raises(BadInput, match=f"not a video of {seconds:g} s; drop --seconds") as error:
+        shape_of(slug, seconds=seconds)
+    (problem,) = error.value.problems
+    assert problem.field == "--seconds"
+    assert "--frames" not in problem.message

@@ -14,6 +14,7 @@ import typer
 
 from perfmodel.cli.output import put, say, warn
 from perfmodel.errors import BadInput, MissingData, Problem
+from perfmodel.files import as_word
 
 if TYPE_CHECKING:
     from perfmodel.calibrate.cases import Case
@@ -177,12 +178,15 @@ def _text(report: BenchReport) -> str:
     lines += ["", f"records in {report.out}/"]
     if report.device_file is not None:
         lines.append(f"this device is not in the catalogue; described in {report.device_file}")
-    lines.append(f"next: perfmodel calibrate --records {report.out} --device {_device(report)}")
+    out = as_word(Path(report.out))
+    lines.append(f"next: perfmodel calibrate --records {out} --device {_device(report)}")
     return "\n".join(lines) + "\n"
 
 
 def _device(report: BenchReport) -> str:
-    return str(report.device_file or report.device_id or "HARDWARE.yaml")
+    if report.device_file is not None:
+        return as_word(Path(report.device_file))
+    return report.device_id or "HARDWARE.yaml"
 
 
 def _document(report: BenchReport) -> dict[str, Any]:

@@ -89,11 +89,13 @@ def write(answer: PlanAnswer, given: Given, folder: Path) -> None:
 
 def _next_steps(folder: Path) -> None:
     from perfmodel.cli.output import say
+    from perfmodel.files import as_word
 
     say(
         f"wrote {folder}: plan.json, run_all.sh, slurm.sh, and serve.sh, request.sh, bench.sh a run"
     )
-    say(f"next: bash {folder}/run_all.sh, then perfmodel verify --from {folder}/results.jsonl")
+    script, results = as_word(folder / "run_all.sh"), as_word(folder / "results.jsonl")
+    say(f"next: bash {script}, then perfmodel verify --from {results}")
 
 
 def _is_file(path: Path) -> bool:

@@ -12,7 +12,7 @@ from perfmodel.cli.command import flag_command
 from perfmodel.cli.flags import FILES, OUTPUT, PARALLEL, WORK
 from perfmodel.cli.given import Given
 from perfmodel.errors import BadInput, Problem
-from perfmodel.files import is_file
+from perfmodel.files import as_word, is_file
 
 if TYPE_CHECKING:
     from perfmodel.api.session import Session
@@ -80,7 +80,9 @@ def _fresh(text: str | None) -> Path | None:
     """Where ``--out`` says, unless something is there."""
     path = None if text is None else Path(text)
     if path is not None and is_file(path) and path.stat().st_size:
-        message = f"--out {text} holds something; leave --out away and append with >> {text}"
+        message = (
+            f"--out {text} holds something; leave --out away and append with >> {as_word(path)}"
+        )
         raise BadInput(Problem("out", message, "--out", text))
     return path
 

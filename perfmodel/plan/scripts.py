@@ -10,6 +10,7 @@ from pathlib import Path
 from shlex import quote
 
 from perfmodel.errors import BadInput, Problem
+from perfmodel.files import as_word
 from perfmodel.report.plan_answer import PlanAnswer, PlanRun
 from perfmodel.units import S_PER_MINUTE
 
@@ -67,7 +68,7 @@ def _refuse_other_plan(answer: PlanAnswer, folder: Path) -> None:
     if other != answer.answer_id or runs != [run.run_id for run in answer.runs]:
         message = (
             f"--out {folder} holds another plan ({other or 'unreadable'}); use another folder, "
-            f"such as --out {folder}-{answer.answer_id}, or remove {folder}"
+            f"such as --out {as_word(Path(f'{folder}-{answer.answer_id}'))}, or remove {folder}"
         )
         raise BadInput(Problem("out", message, "--out", str(folder)))
 

@@ -278,13 +278,13 @@ def _conditions(request: Request, workload: Workload) -> int:
 
 def _refuse(model: ModelSpec, workload: Workload, request: Request) -> None:
     requests.refuse_sound(model, workload)
-    if request.defaults.frames == 1 and request.frames > 1:
-        raise BadInput(
-            Problem(
-                "length",
-                f"{model.slug} makes images, not {request.frames} frames; drop --frames",
-                field="--frames",
-                value=str(request.frames),
-                suggestions=("--frames 1",),
-            )
-        )
+    if request.defaults.frames > 1:
+        return
+    if workload.seconds is not None:
+        seconds = f"{workload.seconds:g}"
+        message = f"{model.slug} makes images, not a video of {seconds} s; drop --seconds"
+        raise BadInput(Problem("length", message, "--seconds", seconds))
+    if request.frames > 1:
+        frames = str(request.frames)
+        message = f"{model.slug} makes images, not {frames} frames; drop --frames"
+        raise BadInput(Problem("length", message, "--frames", frames, suggestions=("--frames 1",)))

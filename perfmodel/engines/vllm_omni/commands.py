@@ -78,7 +78,7 @@ def _serve(ctx: Context, config: ParallelConfig, predicted_s: float) -> str:
     if config.dp == 1 or ctx.behaviour.options.offload == "layerwise-gather":
         count = ["--num-gpus", str(config.world_size)] if config.dp > 1 else []
         command = _environment(ctx, one, predicted_s) + words + count
-        return "\n".join([*_notes(ctx, one), " ".join(command)])
+        return "\n".join([*_notes(ctx, config), " ".join(command)])
     lines = [*_notes(ctx, one), f"# {config.dp} replicas: a server and a port each"]
     for replica in range(config.dp):
         place = _environment(ctx, one, predicted_s, replica=replica, replicas=config.dp)
@@ -129,9 +129,8 @@ def _notes(ctx: Context, config: ParallelConfig) -> list[str]:
     if options.cache_skip and options.cache_method not in _CACHES:
         found.append(f"# a step cache that skips {options.cache_skip:.0%} of the steps is not set")
     if config.world_size > ctx.gpus_per_node > 0 and ctx.nodes > 1:
-        found.append(
-            f"# spans {ctx.nodes} hosts: each needs its own worker, see the engine's guide"
-        )
+        hosts = ceil(config.world_size / ctx.gpus_per_node)
+        found.append(f"# spans {hosts} hosts: each needs its own worker, see the engine's guide")
     return found
 
 

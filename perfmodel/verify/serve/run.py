@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.errors import BadInput, Problem
+from perfmodel.files import as_word
 from perfmodel.plan import runner
 from perfmodel.plan.runner import Child, Interrupted, RunFailed
 
@@ -119,7 +120,7 @@ def chosen(folder: Path, runs: Sequence[str]) -> list[Path]:
     except (OSError, ValueError, KeyError, TypeError):
         message = (
             f"--serve {folder} holds no plan; write one: perfmodel plan --gpus 4xB300 "
-            f"--out {folder}"
+            f"--out {as_word(folder)}"
         )
         raise BadInput(Problem("serve-plan", message, "--serve", str(folder))) from None
     wanted = {name for name in names if not runs or name in runs or name.split("_")[0] in runs}
@@ -156,8 +157,8 @@ def _refuse_missing(folders: Sequence[Path]) -> None:
         where = folders[0].parent
         message = (
             f'"{missing[0]}" is not installed here; install the engine, or run '
-            f"bash {where}/run_all.sh where it is and then perfmodel verify --from "
-            f"{where}/{RESULTS}"
+            f"bash {as_word(where / 'run_all.sh')} where it is and then perfmodel verify --from "
+            f"{as_word(where / RESULTS)}"
         )
         raise BadInput(Problem("serve-engine", message, "--serve", missing[0]))
 
