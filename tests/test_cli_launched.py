@@ -83,6 +83,8 @@ def test_another_engine_than_the_command_starts_is_refused(capsys):
         ("sglang serve --model-path M", "sglang-diffusion"),
         ("xdit --model M", "xdit"),
         ("torchrun --nproc_per_node 4 x.py", None),
+        ("torchrun --nproc_per_node=8 generate.py --task t2v-14B", "wan-official"),
+        ("python examples/video2world.py --num_gpus 2", "cosmos-official"),
     ],
 )
 def test_engines_by_their_program(command, engine):
@@ -205,3 +207,25 @@ def test_strict_refuses_only_a_device_without_laws(capsys):
     shares = json.loads(capsys.readouterr().out)["prediction"]["provenance_share"]
     assert shares["prior"] > 0
     assert run(["predict", "--gpus", "1xRTX-4090", "--strict"]) == 4
+
+
+def test_a_wan_script_needs_no_engine(capsys):
+    assert predict("--json", launch=[GENERATE]) == 0
+    alone = capsys.readouterr().out
+    assert predict("--json", "--engine", "wan-official", launch=[GENERATE]) == 0
+    assert capsys.readouterr().out == alone
+    assert json.loads(alone)["engine"]["name"] == "wan-official"
+
+
+@pytest.mark.parametrize("launch", [[], [""], ["vllm", "serve", "", "--omni"]])
+def test_a_command_of_nothing_is_not_answered(launch, capsys):
+    assert predict(launch=launch) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = [row for row in err.splitlines() if row.startswith("error")]
+    assert "--parallel" in line or "model" in line
+
+
+def test_an_empty_value_is_not_the_next_flag(capsys):
+    assert predict("--json", launch=[*SERVE.split(), "--host", "", "--usp", "2"]) == 0
+    assert json.loads(capsys.readouterr().out)["prediction"]["parallel"]["ulysses_degree"] == 2

@@ -169,3 +169,32 @@ def test_the_library_says_the_same_command():
     assert said is not None
     for words in ("--gpu-memory 40 ", "--no-p2p ", "--host-ram 100.5 ", "--top 3", "--allow-lossy"):
         assert words in f"{said} "
+
+
+@pytest.mark.parametrize("option", ["cache_skip=0.333333333333", "attention_density=0.123456789"])
+def test_shares_of_many_digits_are_repeated_to_the_last(option, capsys):
+    words = ["predict", "--gpus", "4xB300", "--parallel", "ring2", "--option", option]
+    first = answer(capsys, words)
+    again = answer(capsys, shlex.split(first["command"])[1:])
+    for key in ("command", "answer_id", "prediction"):
+        assert again[key] == first[key]
+
+
+@pytest.mark.parametrize(
+    ("option", "part", "code"),
+    [
+        ("cache_skip=0.3", "cache-0.5", 2),
+        ("cache_skip=0.3", "cache-0.3", 0),
+        ("dtype=int8", "fp8", 2),
+        ("dtype=bf16", "fp8", 0),
+        ("offload=model", "offload-layer", 2),
+        ("offload=auto", "offload-layer", 0),
+    ],
+)
+def test_an_id_and_an_option_that_say_two_things_are_one_line(option, part, code, capsys):
+    question = ["predict", "--gpus", "4xB300", "--parallel", f"usp2_{part}", "--option", option]
+    assert run(question) == code
+    if code:
+        lines = [row for row in capsys.readouterr().err.splitlines() if row.startswith("error")]
+        assert len(lines) == 1
+        assert f'"{part}" in --parallel and --option {option} both state' in lines[0]

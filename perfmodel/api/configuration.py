@@ -90,7 +90,7 @@ def _with_suffix(options: Options, suffix: str) -> Options:
     """Options that an id part such as ``fp8`` or ``offload-layer`` stands for.
 
     Raises:
-        BadInput: it stands for none.
+        BadInput: it stands for none, or for another value than the options state.
     """
     name, _, value = suffix.partition("-")
     change: dict[str, object]
@@ -104,8 +104,23 @@ def _with_suffix(options: Options, suffix: str) -> Options:
     else:
         change = {"offload": re.sub("^layer(?!wise)", "layerwise", value)}
     try:
-        return Options.model_validate({**options.model_dump(), **change})
+        changed = Options.model_validate({**options.model_dump(), **change})
     except ValidationError as error:
         problem = error.errors()[0]["msg"]
         message = f'"{suffix}" in --parallel is no part of an id: {problem}'
         raise BadInput(Problem("option", message, "--parallel", suffix)) from None
+    for key in change:
+        _refuse_two_values(key, suffix, getattr(options, key), getattr(changed, key))
+    return changed
+
+
+def _refuse_two_values(key: str, suffix: str, stated: object, said: object) -> None:
+    """Nothing, unless an option that is not at its default is another one in the id.
+
+    Raises:
+        BadInput: both are stated.
+    """
+    if stated in (said, Options.model_fields[key].default, "auto"):
+        return
+    message = f'"{suffix}" in --parallel and --option {key}={stated} both state {key}; give one'
+    raise BadInput(Problem("option", message, "--parallel", suffix))

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from perfmodel.api.caches import CACHE_SKIP
+from perfmodel.api.command import text
 from perfmodel.api.session import Session
 from perfmodel.memory import PARTS, PHASES, STATUS, MemoryTable
 from perfmodel.pipeline.evaluate import STAGES, Evaluation
@@ -43,15 +44,16 @@ def parallel_info(config: ParallelConfig) -> ParallelInfo:
 def id_suffixes(options: Options, assumed: Collection[str] = ()) -> tuple[str, ...]:
     """Option parts of a config id: what changes the numbers or the placement.
 
-    A cache whose ratio is `assumed` goes by its method, so that the id states nothing new.
+    A cache whose ratio is `assumed` goes by its method, so that the id states nothing new.  Other
+    numbers have all their digits, so that the id reads back as the same options.
     """
     offload = f"offload-{options.offload.replace('layerwise', 'layer')}"
     parts = [] if options.offload in ("none", "auto") else [offload]
     if options.cache_skip:
         method = options.cache_method.replace("_", "")
-        parts.append(f"cache-{method if CACHE_SKIP in assumed else f'{options.cache_skip:g}'}")
+        parts.append(f"cache-{method if CACHE_SKIP in assumed else text(options.cache_skip)}")
     if options.attention_density < 1:
-        parts.append(f"sparse-{options.attention_density:g}")
+        parts.append(f"sparse-{text(options.attention_density)}")
     if options.dtype in LOSSY_DTYPES:
         parts.append(options.dtype)
     return tuple(parts)

@@ -130,12 +130,15 @@ def build() -> Any:
 
 
 def split_launch(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Own flags, and the launch command after ``--`` (``--parallel`` before it is dropped)."""
+    """Own flags, and the launch command after ``--``.
+
+    ``--parallel`` before it is dropped, unless nothing follows: then it lacks its value.
+    """
     if "--" not in argv:
         return list(argv), []
     at = list(argv).index("--")
     own, launch = list(argv[:at]), list(argv[at + 1 :])
-    if own and own[-1] == "--parallel":
+    if launch and own and own[-1] == "--parallel":
         own.pop()
     return own, launch
 

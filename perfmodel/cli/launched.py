@@ -19,8 +19,11 @@ STARTERS = {
     "vllm-omni": "vllm-omni",
     "sglang": "sglang-diffusion",
     "xdit": "xdit",
+    "generate.py": "wan-official",
+    "video2world.py": "cosmos-official",
+    "text2image.py": "cosmos-official",
 }
-"""Programs that start an engine by their own name."""
+"""Programs and scripts that start an engine by their own name."""
 LOOKED_AT = 8
 """Words before the program: variables, ``python -m``, a launcher and its flags."""
 

@@ -144,8 +144,11 @@ def read_launch(argv: Sequence[str]) -> Launch:
 
 
 def _arguments(argv: Sequence[str]) -> list[str]:
-    """The words after ``serve``; line continuations and variable assignments are dropped."""
-    tokens = [token for token in argv if token.strip(" \n\\")]
+    """The words after ``serve``; line continuations and variable assignments are dropped.
+
+    An empty word stays: it is a value or, as of a variable that is not set, a model without name.
+    """
+    tokens = [token for token in argv if not token or token.strip(" \n\\")]
     while tokens and (tokens[0] == "env" or _ASSIGNMENT.match(tokens[0])):
         tokens.pop(0)
     if "serve" not in tokens[:5]:
@@ -154,7 +157,7 @@ def _arguments(argv: Sequence[str]) -> list[str]:
             Problem(
                 "launch",
                 f'"{given}" is not a launch command of vllm-omni; try --parallel -- '
-                "vllm serve MODEL --omni ..., or name the engine that it starts: --engine xdit",
+                "vllm serve MODEL --omni ..., or name the engine that it starts: --engine NAME",
                 field="--parallel",
                 value=given,
                 suggestions=("vllm serve MODEL --omni",),
@@ -196,6 +199,8 @@ def _pairs(tokens: list[str], reading: _Reading) -> Iterator[tuple[str, str]]:
 
 
 def _positional(token: str, reading: _Reading) -> None:
+    if not token:
+        reading.problems.append(_bad_value("model", token, "the name or path of one"))
     if reading.model and reading.model != token:
         reading.problems.append(_bad_value("model", f"{reading.model} and {token}", "one model"))
     reading.model = token
