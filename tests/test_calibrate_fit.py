@@ -21,7 +21,7 @@ from perfmodel.calibrate.score import validate_microbench
 from perfmodel.calibrate.split import held_out, shape_key, top_work
 from perfmodel.calibrate.study import Objective, Space
 from perfmodel.catalog import load_device
-from perfmodel.cost import collective, gemm
+from perfmodel.cost import gemm, protocols
 from perfmodel.cost.fits import Parameter, laws_of_fit, load_laws
 from perfmodel.cost.machine import Rates
 from perfmodel.errors import BadInput, MissingData
@@ -282,7 +282,7 @@ def test_error_summary_against_hand_numbers():
 
 
 def test_unit_cube_round_trips_and_stays_in_bounds():
-    for p in (*gemm.FP8_PARAMETERS, *collective.RING_PARAMETERS):
+    for p in (*gemm.FP8_PARAMETERS, *protocols.RING_PARAMETERS):
         for x in (0.0, 0.2, 0.99, 1.0):
             value = from_unit(p, x)
             assert p.low - 1e-12 <= value <= p.high * (1 + 1e-9)

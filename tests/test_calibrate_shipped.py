@@ -18,7 +18,7 @@ from perfmodel.calibrate.tables import (
     term_table,
 )
 from perfmodel.catalog import load_device
-from perfmodel.cost import collective, gemm
+from perfmodel.cost import gemm, protocols
 from perfmodel.cost.fits import laws_of_fit, load_priors
 from perfmodel.spec.record import read_records
 
@@ -53,7 +53,7 @@ def test_fits_are_of_the_current_laws_and_inside_their_bounds(device):
         if kind == "gemm":
             expected = gemm.parameters_of(name.split("/")[1])
         if kind == "collective":
-            expected = collective.parameters_of(name)
+            expected = protocols.parameters_of(name)
         assert set(law.values) == {p.name for p in expected}, name
         for p in expected:
             assert p.low * (1 - 1e-4) <= law.values[p.name] <= p.high * (1 + 1e-4), (name, p.name)

@@ -6,12 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.calibrate.explore import from_unit
-from perfmodel.cost.collective import (
-    PAIR_PARAMETERS,
-    RING_PARAMETERS,
-    collective_time_s,
-    switch_sizes,
-)
+from perfmodel.cost.collective import collective_time_s
+from perfmodel.cost.protocols import PAIR_PARAMETERS, RING_PARAMETERS, switch_sizes
 from perfmodel.units import KIB, MIB
 
 LINK = 450e9

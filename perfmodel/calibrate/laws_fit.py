@@ -9,7 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.calibrate.records import Records, Rows
-from perfmodel.cost import attention, collective, conv, gemm, media, pointwise, quantize, transfer
+from perfmodel.cost import (
+    attention,
+    collective,
+    conv,
+    gemm,
+    media,
+    pointwise,
+    protocols,
+    quantize,
+    transfer,
+)
 from perfmodel.cost.fits import Parameter
 from perfmodel.cost.machine import Rates
 from perfmodel.cost.versions import LAW_VERSIONS
@@ -185,7 +195,7 @@ KINDS: dict[str, _Kind] = {
     ),
     "collective": _Kind(
         "collective",
-        collective.RING_PARAMETERS,
+        protocols.RING_PARAMETERS,
         _collective,
         lambda rows: rows["message_bytes"],
         ("message_bytes", "num_ranks"),
@@ -252,7 +262,7 @@ def law_names(kind: str, rows: Rows) -> NDArray[np.str_]:
 def _parameters(kind: str, name: str) -> tuple[Parameter, ...]:
     if kind == "gemm":
         return gemm.parameters_of(name.split("/")[1])
-    return collective.parameters_of(name) if kind == "collective" else KINDS[kind].parameters
+    return protocols.parameters_of(name) if kind == "collective" else KINDS[kind].parameters
 
 
 def fit_laws(records: Records, only: tuple[str, ...] = ()) -> list[FitLaw]:

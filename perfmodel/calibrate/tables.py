@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.catalog import data_roots
-from perfmodel.cost import attention, collective, gemm, media, pointwise, quantize, transfer
+from perfmodel.cost import attention, gemm, media, pointwise, protocols, quantize, transfer
 from perfmodel.cost.fits import Parameter
 from perfmodel.units import PERCENT
 
@@ -37,8 +37,8 @@ PARAMETER_TABLES: tuple[tuple[str, tuple[Parameter, ...]], ...] = (
     ("gemm, low-precision dtypes: besides (without `split_s`)", gemm.QUANTISED_PARAMETERS[-4:]),
     ("gemm, fp8: besides those", gemm.FP8_PARAMETERS[-1:]),
     ("attention", attention.PARAMETERS),
-    ("collective, shared by its operations", collective.RING_SHARED),
-    ("collective, of each operation", collective.OWN_PARAMETERS),
+    ("collective, shared by its operations", protocols.RING_SHARED),
+    ("collective, of each operation", protocols.OWN_PARAMETERS),
     ("quantize", quantize.PARAMETERS),
     ("pointwise", pointwise.PARAMETERS),
     ("transfer", transfer.PARAMETERS),

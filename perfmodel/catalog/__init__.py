@@ -10,18 +10,15 @@ from perfmodel.catalog.data import (
     load_device,
     load_fit,
     load_model,
-    load_terms,
     model_ids,
     nearest,
-    own_terms,
     read_device,
     read_model,
     read_yaml,
-    terms_chain,
 )
 from perfmodel.catalog.gpus import Overrides, build_system, parse_gpus, resolve
-from perfmodel.catalog.hosts import host_of, host_terms
 from perfmodel.catalog.lazy import load_system
+from perfmodel.catalog.terms import host_of, host_terms, load_terms, own_terms, terms_chain
 
 __all__ = [
     "Overrides",

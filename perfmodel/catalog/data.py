@@ -340,49 +340,11 @@ def data_files(pattern: str) -> tuple[Path, ...]:
 
 def load_fit(device_id: str) -> dict[str, Any] | None:
     """The kernel fit of a device (``calibration/fits/<id>.json``), or None if there is none."""
-    return _json_file("calibration/fits", device_id)
+    return json_file("calibration/fits", device_id)
 
 
-def load_terms(engine: str) -> dict[str, Any]:
-    """The terms of an engine (``calibration/engines/<engine>.json``), empty if there are none.
-
-    A file that ``inherits`` takes terms and spreads that it does not state from another engine.
-    What is taken over is a prior here, and has the value that it had before the other engine's runs
-    were fitted, unless runs of this engine were among them (``engines`` of the term).
-    """
-    own = own_terms(engine)
-    terms: dict[str, Any] = {}
-    spread: dict[str, float] = {}
-    for file in reversed(terms_chain(engine)):
-        data = own_terms(file)
-        terms |= {
-            name: term if engine in (file, *term.get("engines", ())) else _as_prior(term)
-            for name, term in data.get("terms", {}).items()
-        }
-        stated = data.get("spread", {})
-        kept = {k: v for k, v in spread.items() if not any(k.startswith(f"{n}.") for n in stated)}
-        spread = {**kept, **stated}
-    return {**own, "terms": terms, "spread": spread} if "inherits" in own else own
-
-
-def _as_prior(term: dict[str, Any]) -> dict[str, Any]:
-    """A term for an engine that it was not fitted to."""
-    before = {"value": term["prior"]} if "prior" in term else {}
-    return {**term, **before, "provenance": "prior"}
-
-
-def terms_chain(engine: str) -> tuple[str, ...]:
-    """A terms file and those that it inherits from, nearest first."""
-    base = own_terms(engine).get("inherits")
-    return (engine,) if base is None else (engine, *terms_chain(base))
-
-
-def own_terms(engine: str) -> dict[str, Any]:
-    """What an engine's terms file itself states, empty if there is none."""
-    return _json_file("calibration/engines", engine) or {}
-
-
-def _json_file(folder: str, stem: str) -> dict[str, Any] | None:
+def json_file(folder: str, stem: str) -> dict[str, Any] | None:
+    """The object in ``<folder>/<stem>.json`` of the last data root that has it."""
     for root in reversed(data_roots()):
         path = root / folder / f"{stem}.json"
         if path.is_file():
@@ -396,6 +358,6 @@ def _json(path: Path) -> dict[str, Any]:
         data = files.read_json(path)
     except files.Unreadable as error:
         raise BadInput(Problem("data-file", f"{path}: {error}", field=str(path))) from None
-    if not isinstance(data, dict):
-        raise BadInput(Problem("data-file", f"{path}: a JSON object is needed", field=str(path)))
-    return data
+    if isinstance(data, dict):
+        return data
+    raise BadInput(Problem("data-file", f"{path}: a JSON object is needed", field=str(path)))

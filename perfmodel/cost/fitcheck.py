@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from perfmodel.cost import attention, collective, gemm, media, pointwise, quantize, transfer
+from perfmodel.cost import attention, gemm, media, pointwise, protocols, quantize, transfer
 from perfmodel.cost.fits import Parameter
 from perfmodel.cost.versions import LAW_VERSIONS
 from perfmodel.errors import BadInput, Problem
@@ -181,7 +181,7 @@ def parameters_of(law: str) -> tuple[Parameter, ...]:
     if kind == "gemm":
         return gemm.parameters_of(rest)
     if kind == "collective":
-        return collective.parameters_of(law)
+        return protocols.parameters_of(law)
     return {
         "attention": attention.PARAMETERS,
         "conv": gemm.PARAMETERS,
