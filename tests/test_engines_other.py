@@ -583,7 +583,7 @@ def test_sglang_refuses_sequence_degrees_that_do_not_multiply(flags):
 @pytest.mark.parametrize(
     ("name", "launch", "flag"),
     [
-        ("cosmos-official", "examples/video2world.py --model_size 14B --seed 1", "--model_size"),
+        ("cosmos-official", "examples/video2world.py --model_size 7B --seed 1", "--model_size"),
         ("wan-official", "generate.py --task s2v-14B --save_file x", "--task"),
         ("xdit", "xdit --model m --attention_backend AITER --seed 1", "--attention_backend"),
     ],
@@ -679,3 +679,41 @@ def test_how_ranks_share_an_encode(name, slug, mode):
     found = engines.engine(name)
     behaviour = found.behaviour(catalog.load_model(slug), H100, found.version(), Options())
     assert behaviour.vae_encode_mode == mode
+
+
+@pytest.mark.parametrize("slug", ["cosmos3-nano", "cosmos3-super", "cosmos-predict2.5-2b"])
+def test_no_command_of_one_model_is_printed_for_another(slug):
+    """The examples of Predict2 load a Predict2 checkpoint, whatever was asked."""
+    texts = engines.engine("cosmos-official").commands(
+        context("cosmos-official", slug), config("single"), 1.0
+    )
+    for text in (texts.serve, texts.request, texts.benchmark):
+        assert "https://github.com/" in text
+        assert all(line.startswith("#") for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("slug", "size", "program"),
+    [
+        ("cosmos-predict2-2b-v2w", "2B", "video2world.py"),
+        ("cosmos-predict2-14b-v2w", "14B", "video2world.py"),
+        ("cosmos-predict2-14b-t2i", "14B", "text2image.py"),
+    ],
+)
+def test_the_examples_of_predict2_load_its_models(slug, size, program):
+    engine = engines.engine("cosmos-official")
+    ctx = context("cosmos-official", slug, task="t2i" if slug.endswith("t2i") else "v2w")
+    (words,) = lines_with(engine.commands(ctx, config("single"), 1.0).request, "python3")
+    assert words[1] == f"examples/{program}"
+    assert words[words.index("--model_size") + 1] == size
+    assert engine.read_launch(words).model == slug
+    at = words.index("--model_size")
+    assert engine.read_launch(words[:at] + words[at + 2 :]).model == slug.replace("14b", "2b")
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_guardrails_are_disabled_unless_asked_for(on):
+    ctx = context("cosmos-official", "cosmos-predict2-2b-v2w", options=Options(guardrails=on))
+    texts = engines.engine("cosmos-official").commands(ctx, config("single"), 1.0)
+    for text in (texts.serve, texts.request, texts.benchmark):
+        assert ("--disable_guardrail" in text) != on

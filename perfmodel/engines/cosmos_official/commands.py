@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from perfmodel.engines.base import Commands, Context, Launch
 from perfmodel.engines.plain.commands import (
     PROMPT,
     is_image,
     launcher,
+    not_here,
     output_name,
     without_server,
 )
@@ -40,10 +42,22 @@ FLAGS: dict[str, dict[str, str]] = {
 }
 """Flags of ``examples/video2world.py`` and ``examples/text2image.py`` of cosmos-predict2."""
 
+_ELSEWHERE = (
+    ("cosmos3", "https://github.com/NVIDIA/cosmos-framework"),
+    ("cosmos-predict2.5", "https://github.com/nvidia-cosmos/cosmos-predict2.5"),
+)
+"""Models, by a part of their id, and the repository whose program loads them."""
+
 
 def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands:
-    """Commands of one run."""
+    """Commands of one run; of a model that the examples of Predict2 do not load, where it runs.
+
+    The examples choose their checkpoint by size, so they would run another model.
+    """
     del predicted_s
+    home = next((home for part, home in _ELSEWHERE if part in ctx.model_id), None)
+    if home is not None:
+        return not_here(f"{ctx.model} runs in {home}: see its guide")
     ranks = config.world_size // config.dp
     image = is_image(ctx)
     program = "examples/text2image.py" if image else "examples/video2world.py"
@@ -54,23 +68,29 @@ def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands
         words += ["--resolution", str(ctx.height), "--fps", f"{ctx.fps:g}"]
     if ctx.behaviour.options.attention_density < 1:
         words.append("--natten")
-    words += ["--disable_guardrail", "--disable_prompt_refiner", "--save_path", output_name(ctx)]
-    notes: tuple[str, ...] = ()
-    if ctx.family == "cosmos3":
-        notes = ("Cosmos3 runs in https://github.com/NVIDIA/cosmos-framework: see its guide",)
-    return without_server(ctx, config, launcher(words, ranks), notes=notes)
+    if not ctx.behaviour.options.guardrails:
+        words.append("--disable_guardrail")
+    words += ["--disable_prompt_refiner", "--save_path", output_name(ctx)]
+    return without_server(ctx, config, launcher(words, ranks))
 
 
 def read_launch(argv: Sequence[str]) -> Launch:
-    """Read ``torchrun ... examples/video2world.py ...`` as typed."""
+    """Read ``torchrun ... examples/video2world.py ...`` as typed.
+
+    Without a size the programs load their 2B model, as the package's own configurations do.
+    """
+    kind = "t2i" if any("text2image.py" in word for word in argv) else "v2w"
+    sizes = {size: f"cosmos-predict2-{size.lower()}-{kind}" for size in ("2B", "14B")}
     grammar = Grammar(
         engine="cosmos-official",
         programs=("video2world.py", "text2image.py"),
         flags=FLAGS,
         degrees={"--num_gpus": "ulysses"},
         model=("--dit_path",),
+        models={"--model_size": sizes},
         request={"--guidance": "guidance", "--fps": "fps"},
         hints={"--model_size": "--model MODEL", "--resolution": "--size WxH"},
         switches={"--natten": ("option:attention_backend", "NATTEN")},
     )
-    return read(grammar, argv)
+    launch = read(grammar, argv)
+    return launch if launch.model else replace(launch, model=sizes["2B"])

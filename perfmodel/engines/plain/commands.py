@@ -68,4 +68,18 @@ def without_server(
     )
 
 
-__all__ = ["PROMPT", "benchmark", "is_image", "launcher", "output_name", "shell", "without_server"]
+def not_here(note: str) -> Commands:
+    """A comment in place of each text: a program whose words are not known."""
+    return Commands(serve=f"# {note}", request=f"# {note}", benchmark=f"# {note}")
+
+
+__all__ = [
+    "PROMPT",
+    "benchmark",
+    "is_image",
+    "launcher",
+    "not_here",
+    "output_name",
+    "shell",
+    "without_server",
+]
