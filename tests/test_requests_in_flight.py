@@ -150,3 +150,39 @@ def test_a_converted_record_says_how_many_were_in_flight(tmp_path, capsys):
     read = RunRecord.model_validate(record)
     assert question(read).workload.batch == 2
     assert replicas(read) == 1
+
+
+def test_a_missed_limit_names_the_last_request(capsys):
+    question = ["recommend", "--gpus", "4xH100-SXM", "--model", "wan2.2-ti2v-5b"]
+    assert run([*question, "--concurrency", "8", "--max-latency", "1000"]) == 5
+    assert "the last of 8 requests in flight takes" in capsys.readouterr().err
+    assert run([*question, "--max-latency", "1000"]) == 5
+    assert "the fastest configuration takes" in capsys.readouterr().err
+
+
+def test_engines_side_by_side_stand_by_the_mean_of_the_requests_in_flight(capsys):
+    """An engine's row is what it answers alone, and rows are ordered by what they rank by."""
+    question = ["--gpus", "8xH100-SXM", "--model", "wan2.2-ti2v-5b", "--concurrency", "5"]
+    assert run(["recommend", *question, "--engine", "any", "--json"]) == 0
+    rows = [r for r in json.loads(capsys.readouterr().out)["rows"] if r["prediction"]]
+    alone = {}
+    for row in rows:
+        assert run(["recommend", *question, "--engine", row["values"]["engine"], "--json"]) == 0
+        best = json.loads(capsys.readouterr().out)["recommendations"][0]
+        alone[row["values"]["engine"]] = best["in_flight_mean_ms"]
+    means = [alone[row["values"]["engine"]] for row in rows]
+    assert means == sorted(means)
+    assert [row["vs_first_pct"] for row in rows] == pytest.approx(
+        [(mean / means[0] - 1) * 100 for mean in means]
+    )
+
+
+def test_compared_pages_show_the_requests_in_flight(capsys):
+    asked = ["compare", "--gpus", "8xH100-SXM", "--model", "wan2.2-ti2v-5b"]
+    assert run([*asked, "--vary", "concurrency=1,4,16"]) == 0
+    out = capsys.readouterr().out
+    heads = next(line for line in out.splitlines() if "configuration" in line).split()
+    assert {"mean", "last"} <= set(heads)
+    assert all(len(line) <= 100 for line in out.splitlines())
+    assert run([*asked, "--vary", "frames=81,121"]) == 0
+    assert "mean" not in capsys.readouterr().out

@@ -31,7 +31,7 @@ def compare(answered: Sequence[tuple[Mapping[str, str], Document]]) -> CompareAn
             if value not in varied.get(key, ()):
                 varied[key] = (*varied.get(key, ()), value)
     predictions = [_prediction(document) for _, document in answered]
-    first_ms = next((p.latency_ms for p in predictions if p and p.latency_ms), None)
+    first_ms = next((ms for p in predictions if p and (ms := stay_ms(p))), None)
     rows = tuple(
         _row(values, document, found, first_ms)
         for (values, document), found in zip(answered, predictions, strict=True)
@@ -53,6 +53,11 @@ def compare(answered: Sequence[tuple[Mapping[str, str], Document]]) -> CompareAn
     )
 
 
+def stay_ms(prediction: Prediction) -> float | None:
+    """How long a request takes, on average over those in flight: what `recommend` ranks by."""
+    return prediction.in_flight_mean_ms or prediction.latency_ms
+
+
 def _prediction(document: Document) -> Prediction | None:
     if isinstance(document, PredictAnswer):
         return document.prediction
@@ -68,8 +73,8 @@ def _row(
     first_ms: float | None,
 ) -> CompareRow:
     change = None
-    if found is not None and found.latency_ms is not None and first_ms:
-        change = (found.latency_ms / first_ms - 1) * PERCENT
+    if found is not None and (took_ms := stay_ms(found)) is not None and first_ms:
+        change = (took_ms / first_ms - 1) * PERCENT
     return CompareRow(
         values=dict(values),
         status=document.status,

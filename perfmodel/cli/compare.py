@@ -110,13 +110,13 @@ def _answers(given: Given, names: Sequence[str]) -> list[Answered]:
 
 
 def _request_ms(document: Document) -> float:
-    from perfmodel.cli.recommend import longest_ms
+    from perfmodel.api.compare import stay_ms
     from perfmodel.report.answer import Answer, PredictAnswer
 
     found = document.recommendations[:1] if isinstance(document, Answer) else ()
     if isinstance(document, PredictAnswer) and document.prediction:
         found = (document.prediction,)
-    return min((longest_ms(one) or inf for one in found), default=inf)
+    return min((stay_ms(one) or inf for one in found), default=inf)
 
 
 def compared(given: Given, answered: Sequence[Answered]) -> CompareAnswer:

@@ -68,8 +68,12 @@ def _limit(answer: Answer, limit_ms: float | None) -> int:
     best = longest_ms(answer.recommendations[0]) if answer.recommendations else None
     if limit_ms is None or (best is not None and best <= limit_ms):
         return 0
+    requests = answer.workload.concurrency if answer.workload else 1
+    what = "the fastest configuration"
+    if requests > 1:
+        what = f"with {what} the last of {requests} requests in flight"
     say(
-        f"error[max-latency]: the fastest configuration takes {milliseconds(best)} ms, over "
+        f"error[max-latency]: {what} takes {milliseconds(best)} ms, over "
         f"--max-latency {milliseconds(limit_ms)}; more GPUs, fewer --steps or a smaller --size "
         "are faster"
     )

@@ -362,7 +362,8 @@ class PredictAnswer(Document):
 class CompareRow(Record):
     """One case of a comparison: `values` are the varied flags, `prediction` its best or only one.
 
-    `vs_first_pct` compares `latency_ms` with the first case that has one.
+    `vs_first_pct` compares `in_flight_mean_ms`, or `latency_ms` where one request runs alone, with
+    the first case that has one.
     """
 
     values: dict[str, str]

@@ -8,7 +8,7 @@ from perfmodel.report import words
 from perfmodel.report.answer import CompareAnswer, CompareRow, Prediction, StagesMs
 from perfmodel.report.header import add_cite, add_header, is_image
 from perfmodel.report.page import Column, Page
-from perfmodel.report.stage_columns import time_columns
+from perfmodel.report.stage_columns import time_columns, waiting_columns
 
 LENGTHS = ("model", "task", "frames", "seconds")
 """Flags that tell images from videos."""
@@ -44,6 +44,7 @@ def compare_columns(rows: Sequence[CompareRow], file: str = "MP4") -> list[Colum
         ),
         Column("vs first", [_versus(row, not index) for index, row in enumerate(rows)]),
         *time_columns(best, file),
+        *waiting_columns(best, drop=1),
         Column(
             "requests/h",
             [words.significant(row.requests_per_hour, 4) for row in best],
@@ -51,7 +52,13 @@ def compare_columns(rows: Sequence[CompareRow], file: str = "MP4") -> list[Colum
             drop_zero=True,
         ),
         Column("peak\nGiB", [words.gib(row.peak_memory_gib) for row in best]),
-        Column("fit", [row.fit_status or "" for row in best], right=False, drop_zero=True),
+        Column(
+            "fit",
+            [row.fit_status or "" for row in best],
+            right=False,
+            drop_zero=True,
+            drop=int(all(row.fit_status in (None, "fits") for row in best)),
+        ),
         Column("trust", [row.trust or "" for row in rows], right=False, drop=4, drop_zero=True),
     ]
 

@@ -9,7 +9,13 @@ from perfmodel.report.answer import Answer, Choice, Prediction, RejectedRow, Sca
 from perfmodel.report.header import add_cite, add_header, add_trust, is_image
 from perfmodel.report.memory_page import add_no_fit
 from perfmodel.report.page import LEFT_OUT, Column, Page, unbroken
-from perfmodel.report.stage_columns import least_to_most, time_columns
+from perfmodel.report.stage_columns import (
+    least_to_most,
+    scaled,
+    servers,
+    time_columns,
+    waiting_columns,
+)
 
 SHOWN_REASONS = 4
 LONGEST_REASON = 36
@@ -60,25 +66,15 @@ def waiting(best: Prediction, requests: int) -> str:
     """How long the requests in flight take, where there are several."""
     if best.in_flight_mean_ms is None:
         return ""
-    servers = best.replicas * best.parallel.data_parallel_size
+    count = servers(best)
     if best.in_flight_worst_ms == best.latency_ms:
         return f"Each of the {requests} requests in flight has a server of its own."
-    where = f"{servers} servers, each" if servers > 1 else "1 server,"
+    where = f"{count} servers, each" if count > 1 else "1 server,"
     return (
         f"{requests} requests sent at once to {where} one after another: "
-        f"{_scaled(best, best.in_flight_mean_ms)} ms on average, the last after "
-        f"{_scaled(best, best.in_flight_worst_ms)} ms."
+        f"{scaled(best, best.in_flight_mean_ms)} ms on average, the last after "
+        f"{scaled(best, best.in_flight_worst_ms)} ms."
     )
-
-
-def _scaled(best: Prediction, value_ms: float | None) -> str:
-    """A multiple of the request's time, in the digits that its range supports."""
-    if value_ms is None or not best.latency_ms:
-        return words.UNKNOWN
-    low, high = best.latency_low_ms, best.latency_high_ms
-    times = value_ms / best.latency_ms
-    ends = (None, None) if low is None or high is None else (low * times, high * times)
-    return words.milliseconds(value_ms, *ends)
 
 
 def _memory(best: Prediction) -> str:
@@ -194,7 +190,7 @@ def ranking_columns(
         Column("GPUs", [str(row.num_gpus) if several else "" for row in rows], drop_zero=True),
         Column("vs best", [_versus(row, not index) for index, row in enumerate(rows)]),
         *time_columns(rows, file),
-        *_waiting_columns(rows),
+        *waiting_columns(rows),
         *_objective_columns(rows, objective),
         Column(
             "price", [words.significant(row.price_per_request, 3) for row in rows], drop_zero=True
@@ -212,17 +208,6 @@ def ranking_columns(
             right=False,
             drop_zero=True,
         ),
-    ]
-
-
-def _waiting_columns(rows: Sequence[Prediction]) -> list[Column]:
-    """Servers and the requests in flight, where there are several."""
-    if not any(row.in_flight_mean_ms for row in rows):
-        return []
-    return [
-        Column("servers", [str(r.replicas * r.parallel.data_parallel_size) for r in rows]),
-        Column("mean\nms", [_scaled(row, row.in_flight_mean_ms) for row in rows]),
-        Column("last\nms", [_scaled(row, row.in_flight_worst_ms) for row in rows]),
     ]
 
 

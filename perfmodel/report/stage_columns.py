@@ -1,4 +1,4 @@
-"""Columns of the request's time and its stages, and what is said of those left out."""
+"""Columns of the request's time, its stages and the requests in flight."""
 
 from __future__ import annotations
 
@@ -57,3 +57,33 @@ def least_to_most(rows: Sequence[Prediction], stage: str) -> str:
     known.sort(key=lambda row: float(getattr(row.stages_ms, stage)))
     low, high = stage_cell(known[0], stage), stage_cell(known[-1], stage)
     return f" ({low} to {high})" if low != high else f" ({low})"
+
+
+def waiting_columns(rows: Sequence[Prediction], drop: int = 0) -> list[Column]:
+    """Servers and the requests in flight, where there are several; the servers may `drop`."""
+    if not any(row.in_flight_mean_ms for row in rows):
+        return []
+    return [
+        Column("servers", [_servers(row) for row in rows], drop=drop),
+        Column("mean\nms", [scaled(row, row.in_flight_mean_ms) for row in rows]),
+        Column("last\nms", [scaled(row, row.in_flight_worst_ms) for row in rows]),
+    ]
+
+
+def _servers(row: Prediction) -> str:
+    return words.UNKNOWN if row.latency_ms is None else str(servers(row))
+
+
+def servers(row: Prediction) -> int:
+    """Copies of the configuration that serve the requests in flight."""
+    return row.replicas * row.parallel.data_parallel_size
+
+
+def scaled(best: Prediction, value_ms: float | None) -> str:
+    """A multiple of the request's time, in the digits that its range supports."""
+    if value_ms is None or not best.latency_ms:
+        return words.UNKNOWN
+    low, high = best.latency_low_ms, best.latency_high_ms
+    times = value_ms / best.latency_ms
+    ends = (None, None) if low is None or high is None else (low * times, high * times)
+    return words.milliseconds(value_ms, *ends)
