@@ -50,6 +50,17 @@ def test_files_of_one_replica_or_of_servers_that_encode_beside_one_another_do_no
     assert waited(queued, behaviour(in_turn=True), {"e2e": 100.0}, 10.0, "high")["e2e"] == 400
 
 
+@pytest.mark.parametrize("end", ["low", "mid", "high"])
+@pytest.mark.parametrize(("of", "times"), [("mean", (1 + 2 + 3 + 4) / 4), ("last", 4)])
+def test_a_stated_request_of_a_wave_waits_as_long_at_every_end(of, times, end):
+    """Four at once on one server are done after 1, 2, 3 and 4 services."""
+    queued = run(concurrency=4, latency_of=of)
+    found = waited(queued, behaviour(in_turn=False), {"client": 100.0}, 0.0, end)
+    assert found == {"client": 100.0 * times}
+    open_ = waited(run(concurrency=4), behaviour(in_turn=False), {"client": 100.0}, 0.0, end)
+    assert 250 <= open_["client"] <= 400
+
+
 # Hosts
 
 

@@ -34,7 +34,8 @@ class RunRecord(BaseModel):
         measured_ms: milliseconds by what was measured (``e2e``, ``denoise``, ``vae_decode``...).
         peak_memory_mib: per GPU; `memory_kind` reserved (torch) or driver.
         sweep: records that differ only in `parallel` share it; `sweep_of` the stage to compare.
-        latency_of: which of the requests in flight a latency is of.
+        latency_of: the mean or the last of the requests in flight, sent at once; None = unknown,
+            or a new request for each that is done.
         forwards: transformer forwards of the request, where not steps x branches.
         cache_skip: share of the forwards that a step cache skipped.
         attention_density: share of the query-key products that a sparse attention computed.

@@ -40,9 +40,12 @@ def _queue(record: RunRecord, end: str) -> float:
     """Times of a request that a client waits when more are in flight than replicas take.
 
     Formula: between the mean of one wave, sent at once, and ``ceil(in flight / replicas)`` (a new
-        request for each that is done); the middle of both.
+        request for each that is done); the middle of both.  Of a wave whose mean or last request
+        is stated, that one.
     """
     at_once, steady = map(float, wave(record.concurrency or 1, replicas(record)))
+    if record.latency_of is not None:
+        return steady if record.latency_of == "last" else at_once
     return {"low": at_once, "high": steady}.get(end, (at_once + steady) / 2)
 
 
