@@ -10,11 +10,14 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from perfmodel.api import predict
 from perfmodel.catalog import hardware_ids, load_device
 from perfmodel.catalog.data import read_device
-from perfmodel.errors import BadInput, MissingData
+from perfmodel.cost.machine import _lookup
+from perfmodel.errors import BadInput, MissingData, PerfmodelError
 from perfmodel.report.hardware_page import figures
 from perfmodel.spec.hardware import Device
+from perfmodel.spec.workload import Workload
 
 FOLDER = Path(__file__).resolve().parent.parent / "hardware"
 FILES = sorted(FOLDER.glob("*.yaml"))
@@ -219,3 +222,22 @@ def test_file_name_must_be_the_id(tmp_path):
     path.write_text((FOLDER / "l4.yaml").read_text())
     with pytest.raises(BadInput, match=r"call the file l4\.yaml"):
         read_device(path)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_listed_device_has_the_rates_that_the_default_model_needs(path):
+    """Or its platform has no engine here: no device is listed that nothing can be asked of."""
+    broken: set[str | None] = set()
+    try:
+        predict(Workload(frames=33), f"1x{path.stem}", parallel="single")
+    except PerfmodelError as error:
+        broken = {problem.rule_id for problem in error.problems}
+    assert broken <= {"device-not-in-engine"}
+
+
+def test_a_rate_that_no_option_names_is_not_advised_by_one():
+    with pytest.raises(MissingData) as error:
+        _lookup({"bf16": 1e14}, "tf32", "some-device")
+    assert "choose one with --dtype" not in str(error.value)
+    with pytest.raises(MissingData, match="choose one with --dtype"):
+        _lookup({"bf16": 1e14}, "fp8", "some-device")

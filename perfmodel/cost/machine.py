@@ -151,6 +151,8 @@ SAME_UNIT = {
     "mxfp8": ("fp8",),
     "tf32": ("fp32",),
 }
+UNASKED = ("fp32", "tf32", "fp64")
+"""Rates that parts of a model need and that no option names."""
 
 
 def _value(figure: Figure | None) -> float | None:
@@ -168,11 +170,15 @@ def _lookup(table: Mapping[str, float], dtype: str, device_id: str) -> float:
         if table.get(name):
             return table[name]
     have = ", ".join(sorted(table))
+    if dtype in UNASKED:
+        advice = "parts of the model run in it under any --dtype; its hardware file must state it"
+    else:
+        advice = "choose one with --dtype"
     raise MissingData(
         Problem(
             "peak-rate",
-            f"{device_id} has no {dtype} peak rate; it has {have}; choose one with --dtype",
-            field="--dtype",
+            f"{device_id} has no {dtype} peak rate; it has {have}; {advice}",
+            field="--gpus" if dtype in UNASKED else "--dtype",
             value=dtype,
             legal_values=tuple(sorted(table)),
         )
