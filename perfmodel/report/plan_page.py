@@ -29,6 +29,7 @@ def plan_page(answer: PlanAnswer, commands: int = 0, seconds: float | None = Non
         asked = (unbroken(f"{run.letter}: {run.question}") for run in answer.runs)
         page.paragraph("questions: " + "  ".join(asked), indent=2, hanging=2)
     page.paragraph(_each(answer), indent=2, hanging=2)
+    page.paragraph(_alone(answer), indent=2, hanging=2)
     stop = "; ".join(rule.text for rule in answer.stop_rules)
     page.paragraph(f"Stop {stop}." if stop else "", indent=2, hanging=2)
     left = ", ".join(unbroken(f"{item.what} ({_reason(item)})") for item in answer.left_out)
@@ -115,6 +116,19 @@ def _each(answer: PlanAnswer) -> str:
         )
         asked = "; ".join(parts) + " (clearly apart from the others)"
     return f"each: {start} min start, {answer.runs[0].warmups} warm-up, {asked}; order {order}"
+
+
+def _alone(answer: PlanAnswer) -> str:
+    """What the runs measure, where several requests in flight are asked for."""
+    if answer.workload is None or answer.workload.concurrency == 1 or not answer.runs:
+        return ""
+    text = "each run sends one request at a time, and predicted is of one alone"
+    if answer.objective in (None, "latency"):
+        text += (
+            f"; they are chosen by the mean of the {answer.workload.concurrency} in flight, on "
+            "copies that fill the machine"
+        )
+    return text
 
 
 def _requests(count: int) -> str:

@@ -49,7 +49,10 @@ class TermShift(Record):
 
 
 class UpdatedRow(Record):
-    """A place of the ranking after the measurements; `measured` values replace predictions."""
+    """A place of the ranking after the measurements; `measured` values replace predictions.
+
+    `vs_best_pct` is by what the ranking is by; times are of one request alone.
+    """
 
     rank: int
     rank_before: int

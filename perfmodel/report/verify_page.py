@@ -54,6 +54,7 @@ def verify_page(answer: VerifyAnswer, commands: int = 0, seconds: float | None =
         page.blank()
         page.table(_ranking_columns(answer.ranking), highlight=0)
         page.paragraph("measured values replace predictions; others move with the terms", indent=2)
+        page.paragraph(_alone(answer), indent=2, hanging=2)
     page.paragraph(_left(answer), indent=2, hanging=2)
     if commands and answer.best and answer.best.commands:
         page.blank()
@@ -192,6 +193,19 @@ def _ranking_columns(rows: Sequence[UpdatedRow]) -> list[Column]:
         Column("80 % range\nms", [words.span(r.latency_low_ms, r.latency_high_ms) for r in rows]),
         Column("", ["measured" if row.measured else "" for row in rows], right=False),
     ]
+
+
+def _alone(answer: VerifyAnswer) -> str:
+    """What the times are of, where several requests in flight are asked for."""
+    if answer.workload is None or answer.workload.concurrency == 1:
+        return ""
+    text = "all times are of one request alone"
+    if answer.objective in (None, "latency"):
+        text += (
+            f"; the order and vs best are by the mean of the {answer.workload.concurrency} in "
+            "flight, on copies that fill the machine"
+        )
+    return text
 
 
 def _versus(row: UpdatedRow) -> str:

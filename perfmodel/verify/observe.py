@@ -11,6 +11,7 @@ from perfmodel.plan.belief import Belief, Observation
 from perfmodel.spec.record import RunRecord
 from perfmodel.units import MS_PER_S
 from perfmodel.validate.scores import likely_unit
+from perfmodel.verify.in_flight import note
 
 WHOLE_KEYS = ("server", "e2e", "client", "stage_gen")
 """The whole request, the best first."""
@@ -66,7 +67,7 @@ def observations(
 
     A time whose predicted stages are all zero teaches nothing (a stage that the model has not).
     """
-    found, notes = [], []
+    found, notes = [], note(record)
     for key in usable_keys(record.measured_ms):
         stages = key_stages(key, session)
         seconds = key_seconds(key, record.measured_ms[key], session)

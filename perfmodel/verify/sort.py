@@ -16,7 +16,8 @@ from perfmodel.errors import BadInput, PerfmodelError, Problem
 from perfmodel.files import Unreadable, parse_json, read_text
 from perfmodel.spec.parallel import ParallelConfig
 from perfmodel.spec.record import RunRecord, read_records
-from perfmodel.validate.questions import BACKENDS, Question, Skip, question, replicas
+from perfmodel.validate.questions import BACKENDS, Question, Skip, question
+from perfmodel.verify.in_flight import WAITED, alone, unclear
 from perfmodel.verify.observe import usable_keys
 
 Kind = Literal["failed", "other", "unreadable", "doubtful", "units"]
@@ -101,7 +102,9 @@ def refuse_strangers(aside: Sequence[Aside], problems: Sequence[Problem]) -> Non
         return
     reasons = Counter(item.reason for item in aside).most_common(REASONS)
     lines = "; ".join(f"{count} of {len(aside)}: {reason}" for reason, count in reasons)
-    message = f"no record answers the question ({lines}); try the flags that were measured"
+    waited = all(WAITED in item.reason for item in aside)
+    other = "runs of one request at a time" if waited else "the flags that were measured"
+    message = f"no record answers the question ({lines}); try {other}"
     raise BadInput(*problems, Problem("results", message, "--from"))
 
 
@@ -119,6 +122,7 @@ def _judge(record: RunRecord, session: Session, include_doubtful: bool) -> Taken
         return Aside(record, name, "failed", f"{record.error}{status}")
     if not record.measured_ms:
         return Aside(record, name, "failed", "no times in it")
+    record = alone(record)
     if not usable_keys(record.measured_ms):
         keys = ", ".join(record.measured_ms)
         return Aside(record, name, "unreadable", f"only {keys}: nothing that is predicted")
@@ -148,8 +152,8 @@ def differences(record: RunRecord, asked: Question, session: Session) -> Iterato
         yield f"task {record.task}, asked {shape.task}"
     yield from _images(record, session)
     yield from _sockets(record, session)
-    if (record.concurrency or 1) > replicas(record):
-        yield f"{record.concurrency} requests in flight: its times hold those that waited"
+    if waited := unclear(record):
+        yield waited
     yield from _branches(record, asked, session)
     yield from _options(record, session)
 

@@ -164,7 +164,7 @@ def _plan_note(plan: PlanAnswer | None, runs: Sequence[VerifiedRun]) -> list[Pro
 def _ranking(found: Judgement, order: Sequence[int], draws: Matrix) -> tuple[UpdatedRow, ...]:
     table = found.field.table
     before = {int(row): place for place, row in enumerate(found.field.rows, start=1)}
-    best_s = found.latency_s[order[0]]
+    scores = found.latency_s * found.field.scale
     shown = list(order[:SHOWN_ROWS])
     shown += [one.row for one in found.measured if one.row not in shown and one.row in before]
     places = {row: place for place, row in enumerate(order, start=1)}
@@ -182,7 +182,7 @@ def _ranking(found: Judgement, order: Sequence[int], draws: Matrix) -> tuple[Upd
                 latency_ms=seconds * MS_PER_S,
                 latency_low_ms=seconds / (1 + half) * MS_PER_S,
                 latency_high_ms=seconds * (1 + half) * MS_PER_S,
-                vs_best_pct=(seconds / float(best_s) - 1) * PERCENT,
+                vs_best_pct=float(scores[row] / scores[order[0]] - 1) * PERCENT,
                 measured=bool(found.known[row]),
                 tied_with_best=row != order[0] and _tied(found, row, order, draws),
             )
