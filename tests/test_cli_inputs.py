@@ -352,3 +352,12 @@ def test_completion_knows_the_keys_of_parallel():
     assert parallel("") == [f"{key}=" for key in KEYS]
     assert "cfg=2,cfg=" not in parallel("cfg=2,")
     assert parallel("ring=2,tp=") == ["ring=2,tp=2", "ring=2,tp=4", "ring=2,tp=8"]
+
+
+def test_the_same_option_twice_is_once_where_both_texts_mean_the_same():
+    both = typed(guardrails=True, option=("guardrails=true",))
+    assert read_options(both).guardrails is True
+    assert (
+        "given twice"
+        in refused(lambda: read_options(typed(guardrails=True, option=("guardrails=off",))))[0]
+    )

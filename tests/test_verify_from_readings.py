@@ -225,3 +225,32 @@ def test_predict_puts_the_same_readings_beside_its_stages(tmp_path, capsys):
     assert rows["request"]["measured_ms"] == pytest.approx(36_685.0)
     # server - forward - MP4
     assert rows["transfer"]["measured_ms"] == pytest.approx(36_685.0 - 30_100.0 - 3850.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"measured_ms": {"x": 5}}, "nothing that is predicted"),
+        ({"frames": -1}, "no record answers the question"),
+        ({"sockets": 0}, "greater than or equal to 1"),
+        ({"steps": 3}, "steps 3, asked 35"),
+    ],
+)
+def test_one_record_that_answers_nothing_is_an_error_with_its_reason(
+    tmp_path, capsys, changes, said
+):
+    record = {
+        "id": "a", "engine": "vllm-omni", "model": "cosmos3-nano", "gpu": "b300-sxm",
+        "num_gpus": 4, "parallel": {"cfg_parallel_size": 2, "ulysses_degree": 2},
+        "frames": 189, "width": 1280, "height": 720, "steps": 35, "measured_ms": {"e2e": 31000.0},
+    }  # fmt: skip
+    path = tmp_path / "results.jsonl"
+    question = ["verify", "--from", str(path), "--gpus", "4xB300", "--frames", "189"]
+    path.write_text(json.dumps(record) + "\n")
+    assert typed([*question, "--study", "none"]) == 0
+    capsys.readouterr()
+    path.write_text(json.dumps({**record, **changes}) + "\n")
+    assert typed([*question, "--study", "none"]) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert len(errors) == 1
+    assert said in errors[0]

@@ -196,7 +196,7 @@ def read_options(given: Given) -> Options:
         if (key := collect(lambda raw_key=raw_key: _option_key(raw_key))) is not None:  # type: ignore[misc]
             texts[key] = text
     for key, text in _shorthands(given).items():
-        if texts.setdefault(key, text) != text:
+        if not _same_value(key, texts.setdefault(key, text), text):
             collect.problems.append(
                 Problem(
                     "option",
@@ -211,6 +211,14 @@ def read_options(given: Given) -> Options:
     }
     collect.finish()
     return Options(**{key: value for key, value in values.items() if value is not None})
+
+
+def _same_value(key: str, first: str, second: str) -> bool:
+    """Whether two texts of an option mean the same, such as ``on`` and ``true``."""
+    try:
+        return first == second or option_value(key, first) == option_value(key, second)
+    except BadInput:
+        return False
 
 
 def _shorthands(given: Given) -> dict[str, str]:

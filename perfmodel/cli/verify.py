@@ -108,7 +108,8 @@ def from_results(given: Given) -> int:
     plan = _plan(given, paths[0])
     if not records:
         names = ", ".join(map(str, paths))
-        message = f"nothing in the results can be used: no run record in {names}"
+        why = f"; {bad[0].message}" if len(bad) == 1 else ""
+        message = f"nothing in the results can be used: no run record in {names}{why}"
         hint = "try --from sweep/results.jsonl, or perfmodel records convert"
         raise BadInput(*bad, Problem("results", f"{message}; {hint}", "--from", names))
     session, asked = _session(given, plan, records)

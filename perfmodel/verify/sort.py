@@ -93,12 +93,12 @@ def sort(
 
 
 def refuse_strangers(aside: Sequence[Aside], problems: Sequence[Problem]) -> None:
-    """Nothing to judge where every record belongs to another question.
+    """Nothing to judge where every record belongs to another question, or cannot be read.
 
     Raises:
         BadInput: in what they differ, each reason once; with `problems` of the files.
     """
-    if any(item.kind != "other" for item in aside):
+    if any(item.kind not in ("other", "unreadable") for item in aside):
         return
     reasons = Counter(item.reason for item in aside).most_common(REASONS)
     lines = "; ".join(f"{count} of {len(aside)}: {reason}" for reason, count in reasons)
