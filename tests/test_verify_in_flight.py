@@ -1,4 +1,4 @@
-"""Runs of several requests in flight, judged as one request alone."""
+"""Runs of several requests in flight, judged as one request alone; runs that answer nothing."""
 
 from __future__ import annotations
 
@@ -85,3 +85,54 @@ def test_a_plan_says_that_its_runs_send_one_request_at_a_time(capsys):
         assert run(["plan", *ASKED, "--concurrency", str(in_flight)]) == 0
         page = " ".join(capsys.readouterr().out.split())
         assert ("one request at a time" in page) is (in_flight > 1)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"error": "out of memory"},
+        {"frames": -1},
+        {"gpu": ""},
+        {"parallel": {"foo": 2}},
+        {"measured_ms": {"unheard": 5.0}},
+        {"measured_ms": {"client": 31.8}},
+    ],
+)
+def test_no_record_that_answers_is_exit_code_2_with_the_reasons(tmp_path, capsys, base, changed):
+    record = {**base, "concurrency": 1, "num_outputs": 1, "measured_ms": {"client": 31800.0}}
+    assert verified(tmp_path, capsys, record)[0] == 0
+    code, said = verified(tmp_path, capsys, {**record, **changed})
+    assert code == 2
+    assert "error[results]: no record answers the question" in said.err
+    assert "not used" in said.out
+    code, said = verified(tmp_path, capsys, {**record, **changed}, extra=["--json"])
+    assert code == 2
+    assert json.loads(said.out)["status"] == "bad_input"
+    # one that answers beside it is enough
+    assert verified(tmp_path, capsys, record, {**record, **changed})[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("concurrency", 0),
+        ("concurrency", 10**9),
+        ("ref_images", -3),
+        ("ref_images", 10**9),
+        ("input_images", -3),
+    ],
+)
+def test_absurd_counts_in_a_record_are_said_and_left_out(tmp_path, capsys, base, name, value):
+    good = {**base, "concurrency": 1, "num_outputs": 1, "measured_ms": {"client": 31800.0}}
+    code, said = verified(tmp_path, capsys, good, {**good, name: value}, extra=["--json"])
+    assert code == 0
+    assert len(json.loads(said.out)["runs"]) == 1
+    assert f"results.jsonl:2: {name}: " in said.err
+    assert str(value) in said.err
+
+
+def test_input_images_may_go_by_the_name_of_the_flag(tmp_path, capsys, base):
+    record = {**base, "concurrency": 1, "num_outputs": 1, "measured_ms": {"client": 31800.0}}
+    code, said = verified(tmp_path, capsys, {**record, "input_images": 2})
+    assert code == 2
+    assert "2 input image(s), asked 0" in said.err

@@ -160,7 +160,7 @@ def emit(document: Document, target: Target, seconds: float | None = None) -> in
 
     warn([*document.problems, *document.warnings])
     # the screen shows a refusal as its lines only
-    if target.form in ("json", "csv") or document.status in ("ok", "does_not_fit"):
+    if target.form in ("json", "csv") or document.has_page:
         look = Look(
             width=target.width,
             color=target.color,

@@ -290,6 +290,11 @@ class Document(Record):
         """Process exit code that belongs to `status`."""
         return {"ok": 0, "does_not_fit": 3, "missing_data": 4}.get(self.status, 2)
 
+    @property
+    def has_page(self) -> bool:
+        """Whether a screen shows more than the problems."""
+        return self.status in ("ok", "does_not_fit")
+
 
 class Answer(Document):
     """What `recommend` answers.

@@ -73,6 +73,7 @@ class VerifyAnswer(Document):
     `pick` is the best predicted of the measured configurations, `pick_held` whether no measured
     one is faster by more than repeats differ; null with fewer than two.  `regret_pct` is what the
     pick costs over the best measured.  `compared_by` is the measured key of that comparison.
+    Status ``bad_input``: no record answers the question; `runs` says why of each.
     """
 
     plan_id: str | None = None
@@ -92,6 +93,11 @@ class VerifyAnswer(Document):
     next_runs: tuple[str, ...] = ()
     study: str | None = None
     study_trials: int | None = None
+
+    @property
+    def has_page(self) -> bool:
+        """Records that do not answer are listed with their reasons."""
+        return super().has_page or bool(self.runs)
 
     @property
     def cases(self) -> list[tuple[dict[str, str], Prediction | None]]:

@@ -10,7 +10,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
 
 from perfmodel.errors import BadInput, Problem
 from perfmodel.files import Unreadable, parse_json, read_text
@@ -22,8 +29,17 @@ END_TO_END_KEYS = ("e2e", "client", "server", "stage_gen", "pipeline_forward", "
 MOST_MS = GIGA
 Milliseconds = Annotated[float, Field(gt=0, le=MOST_MS)]
 """A duration: above zero, and at most eleven days."""
+MOST_REQUESTS, MOST_IMAGES = 4096, 64
+"""Requests in flight, and input images of one: as a question may ask for."""
 MOST_SHOWN = 60
 """Characters of a value that a message repeats."""
+
+
+def _images(value: Any) -> Any:
+    """A count of images in its range; some formats list the images instead."""
+    if isinstance(value, int | float) and not 0 <= value <= MOST_IMAGES:
+        raise ValueError(f"input images should be 0 to {MOST_IMAGES}")
+    return value
 
 
 class RunRecord(BaseModel):
@@ -39,6 +55,7 @@ class RunRecord(BaseModel):
         forwards: transformer forwards of the request, where not steps x branches.
         cache_skip: share of the forwards that a step cache skipped.
         attention_density: share of the query-key products that a sparse attention computed.
+        ref_images: input images of a request, or ``input_images``.
         guardrails: the safety checks of the engine ran.
         doubtful: something was assumed by whoever read the source.
         error: why a run gave no measurement; `http_status` of its last request.
@@ -68,7 +85,7 @@ class RunRecord(BaseModel):
     guidance_scale: float | None = None
     cfg: bool | None = None
     num_outputs: int | None = None
-    concurrency: int | None = None
+    concurrency: int | None = Field(default=None, ge=1, le=MOST_REQUESTS)
     latency_of: Literal["mean", "last"] | None = None
     dtype: str | None = None
     attention_backend: str | None = None
@@ -83,7 +100,9 @@ class RunRecord(BaseModel):
     memory_kind: str | None = None
     kernels: dict[str, Any] | None = None
     forwards: int | None = None
-    ref_images: Any = None
+    ref_images: Annotated[Any, AfterValidator(_images)] = Field(
+        default=None, validation_alias=AliasChoices("ref_images", "input_images")
+    )
     sparse_attention: bool | None = None
     guardrails: bool | None = None
     cache_skip: float | None = Field(default=None, ge=0, le=0.99)

@@ -14,6 +14,8 @@ from perfmodel.api.session import Session
 from perfmodel.engines.base import problems
 from perfmodel.errors import BadInput, PerfmodelError, Problem
 from perfmodel.files import Unreadable, parse_json, read_text
+from perfmodel.report.asked import ProblemInfo
+from perfmodel.report.verify_answer import VerifiedRun
 from perfmodel.spec.parallel import ParallelConfig
 from perfmodel.spec.record import RunRecord, read_records
 from perfmodel.validate.questions import BACKENDS, Question, Skip, question
@@ -106,6 +108,17 @@ def refuse_strangers(aside: Sequence[Aside], problems: Sequence[Problem]) -> Non
     other = "runs of one request at a time" if waited else "the flags that were measured"
     message = f"no record answers the question ({lines}); try {other}"
     raise BadInput(*problems, Problem("results", message, "--from"))
+
+
+def unanswered(runs: Sequence[VerifiedRun]) -> dict[str, object]:
+    """Status and problem of an answer without any measurement; empty where there is one."""
+    if any(run.status == "measured" for run in runs):
+        return {}
+    kinds = Counter(run.status for run in runs)
+    counted = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "none is readable"
+    message = f"no record answers the question ({counted})"
+    problem = ProblemInfo.of(Problem("results", message, "--from"))
+    return {"status": "bad_input", "problems": (problem,)}
 
 
 def _judge(record: RunRecord, session: Session, include_doubtful: bool) -> Taken | Aside:

@@ -42,7 +42,7 @@ from perfmodel.verify.learned import (
     with_rows,
 )
 from perfmodel.verify.observe import WHOLE_KEYS, key_seconds, key_stages, observations
-from perfmodel.verify.sort import Aside, refuse_strangers, sort
+from perfmodel.verify.sort import Aside, refuse_strangers, sort, unanswered
 from perfmodel.verify.titles import source_title
 
 SHOWN_ROWS = 10
@@ -141,6 +141,7 @@ def _answer(
         compared_by=found.key,
         inside_range=sum(run.outside_range is False for run in runs),
         **_held(found),
+        **unanswered(runs),
         terms=_terms(found, best),
         ranking=_ranking(found, order, draws),
         expected_loss_pct=loss_frac(found, order, draws) * PERCENT,
