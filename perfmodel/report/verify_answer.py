@@ -72,7 +72,8 @@ class VerifyAnswer(Document):
 
     `pick` is the best predicted of the measured configurations, `pick_held` whether no measured
     one is faster by more than repeats differ; null with fewer than two.  `regret_pct` is what the
-    pick costs over the best measured.  `compared_by` is the measured key of that comparison.
+    pick costs over the best measured, all three by what the ranking is by.  `compared_by` is the
+    measured key of that comparison.
     Status ``bad_input``: no record answers the question; `runs` says why of each.
     """
 

@@ -69,7 +69,7 @@ def verdict(answer: VerifyAnswer) -> str:
     """Did the pick hold, in two sentences."""
     if answer.pick is None:
         return "Nothing was measured that answers this question."
-    by = KEY_TITLES.get(answer.compared_by or "", answer.compared_by or "")
+    by = _compared_by(answer)
     count = sum(run.status == "measured" for run in answer.runs)
     if answer.pick_held is None:
         text = f"{answer.pick} alone was measured, compared by {by}: the ranking is open."
@@ -88,6 +88,15 @@ def verdict(answer: VerifyAnswer) -> str:
     if answer.pairs:
         text += f" {answer.pairs_in_order} of {answer.pairs} pairs are in the predicted order."
     return text
+
+
+def _compared_by(answer: VerifyAnswer) -> str:
+    """The measured time, and what is made of it to rank by."""
+    by = KEY_TITLES.get(answer.compared_by or "", answer.compared_by or "")
+    if answer.objective not in (None, "latency"):
+        return f"GPU-time a request, from {by}"
+    requests = answer.workload.concurrency if answer.workload else 1
+    return by if requests == 1 else f"the mean of {requests} in flight, from {by}"
 
 
 def _name(run: VerifiedRun) -> str:

@@ -217,10 +217,11 @@ def _held(found: Judgement) -> dict[str, object]:
     if found.key is None or not found.measured:
         return {}
     stages = key_stages(found.key, found.field.table.session)
-    predicted_s = found.prior.time_s(stages)
+    scale = found.field.scale
+    predicted_s = found.prior.time_s(stages) * scale
     name = found.field.table.config_id
     guess = {one.row: float(predicted_s[one.row]) for one in found.measured}
-    seen = {one.row: one.measured_ms[found.key] for one in found.measured}
+    seen = {one.row: one.measured_ms[found.key] * scale[one.row] for one in found.measured}
     pick, best = min(guess, key=lambda r: guess[r]), min(seen, key=lambda r: seen[r])
     regret = seen[pick] / seen[best] - 1
     apart = [
@@ -230,8 +231,8 @@ def _held(found: Judgement) -> dict[str, object]:
     return {
         "pick": name(pick),
         "best_measured": name(best),
-        "pick_held": regret <= 2 * REPEAT_FRAC if len(seen) > 1 else None,
-        "regret_pct": regret * PERCENT,
+        "pick_held": bool(regret <= 2 * REPEAT_FRAC) if len(seen) > 1 else None,
+        "regret_pct": float(regret) * PERCENT,
         "pairs": len(apart),
         "pairs_in_order": in_order,
     }
