@@ -105,12 +105,11 @@ def test_too_few_runs_leave_the_engines_value():
     assert stored["provenance"] == "prior"
 
 
-# What a file costs
+# Queues
 
 
-def test_frames_were_made_bytes_before_encoding_until_june_2026():
-    record = next(r for r in RECORDS if r.id == "pr4467-opt-ef478f38-m1")
-    old = record.model_copy(update={"source_date": "2026-06-15"})
-    new, before = (predict_record(r).predicted_ms["video_encode"] for r in (record, old))
-    rate = catalog.load_terms("vllm-omni")["terms"]["float_pixels_per_s"]["value"]
-    assert before - new == pytest.approx(1280 * 720 * 189 / rate * 1e3, rel=1e-3)
+@pytest.mark.parametrize(("of", "end", "times"), [("mean", "high", 2.5), ("last", "low", 4.0)])
+def test_a_stated_mean_or_last_of_a_wave_is_not_a_range(of, end, times):
+    queued = run(concurrency=4, latency_of=of)
+    found = waited(queued, behaviour(in_turn=False), {"e2e": 100.0}, 10.0, end)
+    assert found["e2e"] == pytest.approx(100.0 * times)

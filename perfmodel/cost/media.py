@@ -18,11 +18,9 @@ PARAMETERS = (
 RATES = {
     "h264": "media_pixels_per_s",
     "png": "png_pixels_per_s",
-    "float": "float_pixels_per_s",
     "guardrail": "guardrail_pixels_per_s",
 }
-"""Term that holds the rate of each codec; ``float``: fp32 frames to bytes, before an encoder;
-``guardrail``: the clip to bytes, to the check and back."""
+"""Term that holds the rate of each codec; ``guardrail``: the clip to bytes, checked, and back."""
 
 
 def cost_media(op: Media, machine: Machine) -> Costed:

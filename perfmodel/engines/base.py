@@ -110,7 +110,6 @@ class Behaviour:
         result_crosses_processes: a server process of its own answers, so the clip is copied to it.
         time_ends: what the engine's published end-to-end time ends with: ``response``, or
             ``result`` when the file is written after the clock stopped.
-        encodes_float_frames: frames reach the server as fp32 and are made bytes before encoding.
         encodes_in_turn: the server encodes the clips of requests that end together one by one.
         checks_frames: guardrails look at every decoded frame before the answer.
         encodes_while_decoding: frames go to the video encoder while the VAE decodes the next ones;
@@ -180,7 +179,6 @@ class Behaviour:
     fused_quantise: bool = False
     result_crosses_processes: bool = True
     time_ends: str = "response"
-    encodes_float_frames: bool = False
     encodes_in_turn: bool = False
     checks_frames: bool = False
     encodes_while_decoding: bool = False

@@ -184,8 +184,7 @@ def _checks(job: Job, layouts: Layouts) -> Stage:
 
 
 def _file(job: Job, layouts: Layouts) -> Stage:
-    ops = host.encode_output(job.shape, from_float=job.behaviour.encodes_float_frames)
-    return plain_stage("video_encode", ops, layouts, job.machine)
+    return plain_stage("video_encode", host.encode_output(job.shape), layouts, job.machine)
 
 
 def _decoded(job: Job, layouts: Layouts) -> Stage:

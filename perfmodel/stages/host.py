@@ -27,17 +27,11 @@ def transfer(shape: Shape, *, between_processes: bool = True) -> tuple[Op, ...]:
     return (handling, down, across) if between_processes else (handling, down)
 
 
-def encode_output(shape: Shape, *, from_float: bool = False) -> tuple[Op, ...]:
-    """MP4 of a clip, or PNG of an image, on the host CPU.
-
-    Args:
-        shape: the request.
-        from_float: frames reach the encoder as fp32 and are made bytes there.
-    """
+def encode_output(shape: Shape) -> tuple[Op, ...]:
+    """MP4 of a clip, or PNG of an image, on the host CPU."""
     codec = np.where(np.asarray(shape.frames) > 1, 1, 0)
     pixels = output_pixels(shape)
     return (
-        Media(name="frames to bytes", count=codec * from_float, pixels=pixels, codec="float"),
         Media(name="MP4 encode", count=codec, pixels=pixels, codec="h264"),
         Media(name="PNG encode", count=1 - codec, pixels=pixels, codec="png"),
     )

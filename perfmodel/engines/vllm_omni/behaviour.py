@@ -266,7 +266,6 @@ def _resolve(model: ModelLike, device: DeviceLike, version: Version, options: Op
         vae_tile_px=model.vae.tile_px,
         vae_tile_stride_px=model.vae.tile_stride_px,
         vae_tiling_default=options.vae_tiling == "on",
-        encodes_float_frames=not has("byte_frames", version),
         # entrypoints/openai/serving_video.py encodes inside a coroutine, without an executor.
         encodes_in_turn=True,
         options=resolved,

@@ -85,8 +85,6 @@ FEATURES: dict[str, Feature] = {
     "no_guardrails": _from_release((0, 22, 0), "entrypoints/cli/serve.py --no-guardrails"),
     "sound_padded": Feature((0, 24, 0), "2026-07-07", f"{_PULL}4436"),
     "one_frame_condition": Feature((0, 24, 0), "2026-06-22", f"{_PULL}4614"),
-    # In the wheel of 2026-07-07, entrypoints/openai/video_api_utils.py.
-    "byte_frames": Feature((0, 24, 0), "2026-06-16", f"{_PULL}4467"),
     "spatial_shard": _from_release((0, 24, 0), "entrypoints/cli/serve.py --vae-parallel-mode"),
     # Absent from the wheel of 2026-07-07, in that of 2026-08-03: the middle is taken for main.
     "trtllm_default": Feature((0, 26, 0), "2026-07-20", f"{_PULL}5283"),
