@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from perfmodel.api import predict
 from perfmodel.catalog import hardware_ids, load_device
 from perfmodel.catalog.data import read_device
-from perfmodel.cost.machine import _lookup
+from perfmodel.cost.machine import Rates, _lookup
 from perfmodel.errors import BadInput, MissingData, PerfmodelError
 from perfmodel.report.hardware_page import figures
 from perfmodel.spec.hardware import Device
@@ -209,6 +209,15 @@ def test_roof_is_the_larger_of_datasheet_and_measured():
     assert card.peak("bf16").value == pytest.approx(209.5e12)
     assert load_device("h100-sxm").roof_flop_per_s("bf16") == pytest.approx(989.4e12)
     assert load_device("h100-sxm").roof_bytes_per_s() == pytest.approx(3.35e12)
+
+
+@pytest.mark.parametrize("name", hardware_ids())
+def test_every_device_has_rates_for_what_it_has_peaks_for(name):
+    device = load_device(name)
+    rates = Rates.of(device)
+    for dtype, figure in device.peak_flop_per_s.items():
+        if figure.value is not None:
+            assert rates.roof(dtype) >= figure.value
 
 
 def test_figures_are_frozen():

@@ -98,7 +98,7 @@ class Rates:
             peak_flop_per_s=peaks,
             roof_flop_per_s={
                 name: max(_lookup(peaks, name, device.id), best.get(name, 0.0))
-                for name in {*peaks, *(n for n in best if n in SAME_UNIT or n in peaks)}
+                for name in {*peaks, *(n for n in best if _unit(n) & peaks.keys())}
             },
             memory_bytes_per_s=_value(device.memory.bandwidth_bytes_per_s) or 0.0,
             roof_memory_bytes_per_s=device.roof_bytes_per_s(),
@@ -153,6 +153,11 @@ SAME_UNIT = {
 }
 UNASKED = ("fp32", "tf32", "fp64")
 """Rates that parts of a model need and that no option names."""
+
+
+def _unit(dtype: str) -> set[str]:
+    """`dtype` and those that run at its rate."""
+    return {dtype, *SAME_UNIT.get(dtype, ())}
 
 
 def _value(figure: Figure | None) -> float | None:
