@@ -8,7 +8,7 @@ from itertools import product
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.cli import arrays
+from perfmodel.cli import arrays, limits
 from perfmodel.cli.command import flag_command
 from perfmodel.cli.flags import BY_KEY, COMMANDS, OUTPUT, PARALLEL, SEARCH, VARY, WORK
 from perfmodel.cli.given import Given, Value
@@ -50,22 +50,7 @@ def command(given: Given) -> int:
     assert varied is not None
     answer = side_by_side(given, varied)
     code = emit(answer, target, time.perf_counter() - started)
-    return limit_of(answer, given) if code == 0 else code
-
-
-def limit_of(answer: CompareAnswer, given: Given) -> int:
-    """Exit code 0 when a case is as fast as its ``--max-latency``, else a line and 5."""
-    from perfmodel.cli.output import say
-    from perfmodel.cli.recommend import LIMIT_MISSED, longest_ms
-    from perfmodel.cli.values import number
-
-    for row in answer.rows:
-        limit = number(row.values.get("max_latency") or given.text("max_latency") or "")
-        took = longest_ms(row.prediction) if row.prediction else None
-        if limit is None or (took is not None and took <= limit):
-            return 0
-    say("error[max-latency]: no case is as fast as its --max-latency; vary gpus, steps or size")
-    return LIMIT_MISSED
+    return limits.of_cases(answer, given) if code == 0 else code
 
 
 def side_by_side(given: Given, varied: dict[str, tuple[str, ...]]) -> CompareAnswer:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from perfmodel.cli import arrays
+from perfmodel.cli import arrays, limits
 from perfmodel.cli.command import flag_command
 from perfmodel.cli.flags import COMMANDS, OUTPUT, REJECTED, SEARCH, WORK
 from perfmodel.cli.given import Given
 
 if TYPE_CHECKING:
-    from perfmodel.report.answer import Answer, Document, Prediction
+    from perfmodel.report.answer import Document
 
-LIMIT_MISSED = 5
 ANY_ENGINE = "any"
 
 
@@ -38,11 +37,11 @@ def command(given: Given) -> int:
     collect = Collector()
     target = collect(lambda: read_target(given))
     if given.text("engine") == ANY_ENGINE and target is not None:
-        from perfmodel.cli.compare import all_engines, limit_of
+        from perfmodel.cli.compare import all_engines
 
         compared = all_engines(given)
         code = emit(compared, target, time.perf_counter() - started)
-        return limit_of(compared, given) if code == 0 else code
+        return limits.of_cases(compared, given) if code == 0 else code
     inputs = collect(lambda: read_inputs(given))
     collect.finish()
     assert target is not None
@@ -53,28 +52,4 @@ def command(given: Given) -> int:
         inputs.workload, inputs.system, options=inputs.options, **inputs.settings
     )
     code = emit(answer, target, time.perf_counter() - started)
-    return _limit(answer, inputs.settings.get("max_latency_ms")) if code == 0 else code
-
-
-def longest_ms(prediction: Prediction) -> float | None:
-    """What a limit is compared with: the slowest of the requests in flight."""
-    return prediction.in_flight_worst_ms or prediction.latency_ms
-
-
-def _limit(answer: Answer, limit_ms: float | None) -> int:
-    from perfmodel.cli.output import say
-    from perfmodel.report.words import milliseconds
-
-    best = longest_ms(answer.recommendations[0]) if answer.recommendations else None
-    if limit_ms is None or (best is not None and best <= limit_ms):
-        return 0
-    requests = answer.workload.concurrency if answer.workload else 1
-    what = "the fastest configuration"
-    if requests > 1:
-        what = f"with {what} the last of {requests} requests in flight"
-    say(
-        f"error[max-latency]: {what} takes {milliseconds(best)} ms, over "
-        f"--max-latency {milliseconds(limit_ms)}; more GPUs, fewer --steps or a smaller --size "
-        "are faster"
-    )
-    return LIMIT_MISSED
+    return limits.of_answer(answer, inputs.settings.get("max_latency_ms")) if code == 0 else code

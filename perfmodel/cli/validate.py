@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perfmodel.cli.limits import LIMIT_MISSED
 from perfmodel.cli.output import put, warn
 from perfmodel.errors import BadInput, Problem
 from perfmodel.files import is_dir, is_file
@@ -113,7 +114,6 @@ def _missed(answer: ValidateAnswer, name: str, limit: float) -> str | None:
     return f"{name} {found.mape:.1f} % above {limit:g} %" if found.mape > limit else None
 
 
-LIMIT_MISSED = 5
 REQUEST = "request"
 
 
