@@ -38,7 +38,7 @@ DETECTOR_PARAMS = 27_293_600
 GUARD_PARAMS = 596_049_920
 """Qwen3-0.6B with tied embeddings: 28 layers of width 1024, 16 heads, 8 key heads, 151,936 words.
 
-Source: https://huggingface.co/Qwen/Qwen3-0.6B config.json.
+Dimensions from general knowledge of the model (its published size is 0.6 billion), not read.
 """
 DETECTOR_LIVE_BYTES = 208.0
 """Most bytes alive a pixel in a forward of the detector, replayed on meta tensors."""
