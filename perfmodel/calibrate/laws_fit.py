@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from perfmodel.cost import (
 from perfmodel.cost.fits import Parameter
 from perfmodel.cost.machine import Rates
 from perfmodel.cost.versions import LAW_VERSIONS
+from perfmodel.spec.hardware import Device
 
 FloatArray = NDArray[np.float64]
 Factors = Mapping[str, FloatArray]
@@ -297,3 +298,21 @@ def fit_laws(records: Records, only: tuple[str, ...] = ()) -> list[FitLaw]:
                 )
             )
     return laws
+
+
+def with_known(law: FitLaw, device: Device) -> FitLaw:
+    """`law` without the search for what the library of `device` states.
+
+    Over NVLink that is where NCCL changes the protocol of its rings: few rows lie beside the
+    change, so a fit that may move it puts unseen ones on its wrong side.
+    """
+    if law.name != "collective/ring" or not device.link.kind.startswith("NVLink"):
+        return law
+    known = {"switch_s": protocols.SWITCH_S}
+    return replace(
+        law,
+        parameters=tuple(
+            replace(p, default=known[p.name], grid=(known[p.name],)) if p.name in known else p
+            for p in law.parameters
+        ),
+    )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from perfmodel.calibrate.checks import check_fit, check_rows, rate_fracs, slow_groups
 from perfmodel.calibrate.exclude import exclude
 from perfmodel.calibrate.explore import Options
-from perfmodel.calibrate.laws_fit import FitLaw, fit_laws
+from perfmodel.calibrate.laws_fit import FitLaw, fit_laws, with_known
 from perfmodel.calibrate.metrics import by_kernel, error_summary, grouped, size_classes
 from perfmodel.calibrate.records import Records, Rows, read_records
 from perfmodel.calibrate.split import SALT, held_out, top_work
@@ -89,6 +89,7 @@ def calibrate(
         problem = check_rows(law, rates, records)
         if problem is None:
             progress(law.name)
+            law = with_known(law, device)
             fitted = _fit(law, rates, records, options, salt, device.id)
             if extrapolation:
                 fitted = _with_extrapolation(fitted, rates, options, device.id)

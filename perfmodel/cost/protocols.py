@@ -34,7 +34,8 @@ OWN_PARAMETERS = (
 )
 SWITCH_S = 1.43e-6
 """What NCCL's constants give for its change where it expects 0.8 of the link rate, as on NVLink of
-A100, H100 and B200, and 0.39 of that of its first protocol."""
+A100, H100 and B200, and 0.39 of that of its first protocol.  Its constants for PCIe (5.7 and 1.0 us
+a step, 24 of 32 GB/s, half of it for the first protocol) give 3.5 us; the L40S is fitted to 3.6."""
 RING_SWITCH_GRID = tuple(SWITCH_S * 2 ** (third / 3) for third in range(-3, 10))
 PAIR_SWITCH_GRID = tuple(SWITCH_S * 2 ** (half / 2) for half in range(-12, 7))
 BY_COST, BY_COST_WITH_MIDDLE, BY_SIZE = 0, 1, 2
