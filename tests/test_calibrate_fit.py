@@ -11,7 +11,7 @@ import pytest
 
 from perfmodel.calibrate.explore import Options, from_unit, to_unit
 from perfmodel.calibrate.fitfile import fit_document, write_fit
-from perfmodel.calibrate.laws_fit import fit_laws
+from perfmodel.calibrate.laws_fit import fit_laws, with_known
 from perfmodel.calibrate.metrics import error_summary
 from perfmodel.calibrate.priors import family_medians
 from perfmodel.calibrate.records import read_records
@@ -235,6 +235,22 @@ def test_slopes_of_a_batched_law_are_the_differences_of_single_points():
         moved[place] += -step if point[place] > 0.5 else step
         expected = (problem.residuals(moved) - problem.residuals(point)) / (moved - point)[place]
         assert found[:, column] == pytest.approx(expected, abs=1e-9), law.parameters[place].name
+
+
+def test_what_the_library_states_is_not_fitted():
+    """NCCL over NVLink changes where its constants say, whatever the rows: over PCIe rows decide."""
+    table = MICROBENCH / "h100-sxm" / "collective.csv"
+    laws = {law.name: law for law in fit_laws(read_records([table]))}
+
+    def free(name, device):
+        law = with_known(laws[name], load_device(device))
+        return {p.name: p.grid for p in law.parameters if p.name in {"switch_s", "tuner"}}
+
+    known = free("collective/ring", "h100-sxm")
+    assert known["switch_s"] == (pytest.approx(0.8 * 2.8e-6 / (1 / 0.39 - 1), rel=5e-3),)
+    assert len(known["tuner"]) == 3
+    assert len(free("collective/ring", "l40s")["switch_s"]) > 3
+    assert len(free("collective/all_to_all", "h100-sxm")["switch_s"]) > 3
 
 
 def test_a_strong_pull_needs_evidence(records):

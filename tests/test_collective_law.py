@@ -98,24 +98,23 @@ def test_the_plateau_after_the_change_costs_a_chunk_with_every_step():
         assert below < plateau < above < 2 * plateau
 
 
-def test_groups_that_leave_the_host_pay_a_pass_instead_of_the_plateau():
-    values = {**DEFAULTS, "tuner": 2, "far_s": 7e-5, "all_reduce.fill_s": 1e-7}
-    large = np.array([1e10])
-    near, far = (
-        collective_time_s(values, "all_reduce", large, np.float64(32), LINK, far=np.array([flag]))
-        for flag in (False, True)
-    )
-    assert far - near == pytest.approx(2 * 7e-5, rel=0.05)
+def test_groups_that_leave_the_host_fill_a_pipeline_and_are_slower_on_the_wire():
+    """Two passes of each, against a group of the same size inside a host without a plateau."""
+    values = {**DEFAULTS, "tuner": 2, "plateau_s": 1e-12, "plateau_step_s": 1e-12}
+    values |= {"far_s": 7e-5, "far_bytes": 2e6, "far_frac": 1.0, "all_reduce.copy_frac": 0.05}
 
+    def extra_s(size, **changes):
+        near, far = (
+            collective_time_s(values | changes, "all_reduce", np.array([size]), 32.0, LINK, far=far)
+            for far in (np.array([False]), np.array([True]))
+        )
+        return float((far - near)[0])
 
-def test_short_messages_save_a_share_of_the_latency():
-    """One byte: both parts of the first protocol are idle * (1 - short_frac)."""
-    idle = DEFAULTS["all_gather.small_s"] + 6 * DEFAULTS["all_gather.rank_s"]
-    for frac in (0.0, 0.3):
-        (short,) = ring("all_gather", np.array([1.0]), 8, short_frac=frac)
-        assert short == pytest.approx(2**0.25 * (1 - frac) * idle, rel=1e-3)
-    short, long = ring("all_gather", np.array([1.0, 64.0 * KIB]), 8, short_frac=0.3)
-    assert short < 0.9 * long < idle
+    assert extra_s(1e10) == pytest.approx(2 * 7e-5, rel=0.01)
+    assert extra_s(2e9, far_bytes=1e8) == pytest.approx(2 * 7e-5 * 20 / 21, rel=0.01)
+    wire_s = 2 * 1e10 * (31 / 32) / values["all_reduce.wire_frac"] / LINK
+    slower_s = extra_s(1e10, far_frac=0.8) - extra_s(1e10)
+    assert slower_s == pytest.approx(0.25 * wire_s, rel=0.01)
 
 
 def test_the_switch_sums_for_the_ranks_where_its_rate_is_higher_at_every_size():

@@ -21,10 +21,15 @@ slope follows S and not the bytes on the wire.  The second moves chunks: below a
 the library takes fewer channels instead of smaller chunks, so every step costs a whole chunk.  The
 middle one has neither cost, but sends flags with its data.
 
-`perfmodel.cost.protocols` says which protocol a library picks.  Times, not rates, are joined and
-never fall, so the law is monotone in bytes.  The three ring operations are one law, ``ring``, and
-share what is the library's: change, plateau, middle protocol, fill, pair rate; the rest is each
-one's own.
+`perfmodel.cost.protocols` says which protocol a library picks.  Groups that leave the host, where they were
+measured, have no plateau; each pass fills a second pipeline and is slower on the wire:
+
+    second  = latency + passes * (fill_s * S / (S + fill_bytes) + far_s * S / (S + far_bytes)
+                                  + S * per / (B * far_frac))
+
+Times, not rates, are joined and never fall, so the law is monotone in bytes.  The three ring
+operations are one law, ``ring``, and share what is the library's or the network's: change, plateau,
+middle protocol, fill, pair rate, what leaves the host; the rest is each one's own.
 
 Where the switch can sum, an all_reduce uses it for the numbers of ranks where its rate,
 ``B * in_switch_frac / (1 + 1/n)``, beats the ring's: ``latency + in_switch_s + S / rate``.  That is
@@ -175,12 +180,15 @@ class _Curve:
         """Chunks: over the ring or the pairs, or over the network too."""
         values, latency = self.values, self.latency_s(size)
         fill = self.fill_s * size / (size + values["fill_bytes"])
-        stream = latency + self.passes * (fill + size * self.per_pass / self.link)
+        byte_s = self.per_pass / self.link
+        stream = latency + self.passes * (fill + size * byte_s)
         least = latency + values["plateau_s"] + values["plateau_step_s"] * self.steps
         near = p_max(stream, least, PLATEAU_POWER)
         if "far_s" not in values or not np.any(far):
             return near
-        return np.where(far, stream + self.passes * values["far_s"], near)
+        far_fill = values["far_s"] * size / (size + values["far_bytes"])
+        slower = size * byte_s * (1.0 / values["far_frac"] - 1.0)
+        return np.where(far, stream + self.passes * (far_fill + slower), near)
 
     def in_switch_s(
         self, size: FloatArray, ring_s: FloatArray

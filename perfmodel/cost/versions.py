@@ -5,7 +5,7 @@ LAW_VERSIONS: dict[str, int] = {
     "attention": 1,
     "conv": 2,
     "pointwise": 1,
-    "collective": 3,
+    "collective": 4,
     "quantize": 1,
     "host": 1,
     "transfer": 1,
