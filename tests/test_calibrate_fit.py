@@ -238,7 +238,7 @@ def test_slopes_of_a_batched_law_are_the_differences_of_single_points():
 
 
 def test_what_the_library_states_is_not_fitted():
-    """NCCL over NVLink changes where its constants say, whatever the rows: over PCIe rows decide."""
+    """Over NVLink the change is that of NCCL's constants; over PCIe the rows decide."""
     table = MICROBENCH / "h100-sxm" / "collective.csv"
     laws = {law.name: law for law in fit_laws(read_records([table]))}
 

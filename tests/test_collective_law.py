@@ -117,6 +117,16 @@ def test_groups_that_leave_the_host_fill_a_pipeline_and_are_slower_on_the_wire()
     assert slower_s == pytest.approx(0.25 * wire_s, rel=0.01)
 
 
+def test_short_messages_save_a_share_of_the_latency():
+    """One byte: both parts of the first protocol are idle * (1 - short_frac)."""
+    idle = DEFAULTS["all_gather.small_s"] + 6 * DEFAULTS["all_gather.rank_s"]
+    for frac in (0.0, 0.3):
+        (short,) = ring("all_gather", np.array([1.0]), 8, short_frac=frac)
+        assert short == pytest.approx(2**0.25 * (1 - frac) * idle, rel=1e-3)
+    short, long = ring("all_gather", np.array([1.0, 64.0 * KIB]), 8, short_frac=0.3)
+    assert short < 0.9 * long < idle
+
+
 def test_the_switch_sums_for_the_ranks_where_its_rate_is_higher_at_every_size():
     """Its wire bytes are S (1 + 1/n), the ring's 2 S (n-1)/n: many ranks gain, two lose."""
     rates = {"in_switch_frac": 0.9, "all_reduce.wire_frac": 0.8, "all_reduce.copy_frac": 0.05}

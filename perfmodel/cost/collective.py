@@ -21,8 +21,8 @@ slope follows S and not the bytes on the wire.  The second moves chunks: below a
 the library takes fewer channels instead of smaller chunks, so every step costs a whole chunk.  The
 middle one has neither cost, but sends flags with its data.
 
-`perfmodel.cost.protocols` says which protocol a library picks.  Groups that leave the host, where they were
-measured, have no plateau; each pass fills a second pipeline and is slower on the wire:
+`perfmodel.cost.protocols` says which protocol a library picks.  Groups that leave the host, where
+they were measured, have no plateau; each pass fills a second pipeline and is slower on the wire:
 
     second  = latency + passes * (fill_s * S / (S + fill_bytes) + far_s * S / (S + far_bytes)
                                   + S * per / (B * far_frac))

@@ -75,7 +75,7 @@ RING_SHARED = (
     ),
     Parameter("middle_s", 8e-6, 1e-6, 1e-4, "what the middle protocol takes to start", log=True),
     Parameter("middle_frac", 0.9, 0.3, 1.2, "its rate over the second's", log=True),
-    Parameter("far_s", 1e-4, 1e-6, 1e-3, "filling the pipeline of a pass over the network", log=True),
+    Parameter("far_s", 1e-4, 1e-6, 1e-3, "filling the network's pipeline", log=True),
     Parameter("far_bytes", 8e6, 3e5, 1e8, "size where that is half full", log=True),
     Parameter("far_frac", 1.0, 0.2, 1.2, "rate over the network over that in the host", log=True),
     Parameter("in_switch_frac", 0.65, 0.3, 1.2, "rate of the reduction inside the switch"),
