@@ -14,7 +14,7 @@ from perfmodel.report.answer import CompareAnswer, CompareRow, Evidence, StageRo
 from perfmodel.report.markdown import render_markdown
 from perfmodel.report.page import Column, Page
 from perfmodel.report.render import Look, render
-from perfmodel.report.tables import fit_columns, render_text, total_width
+from perfmodel.report.tables import render_text
 
 
 def text(answer, **look):
@@ -303,15 +303,6 @@ def test_the_same_answer_gives_the_same_bytes():
         assert render(samples.answer(), form, Look()) == render(samples.answer(), form, Look())
 
 
-def test_columns_leave_in_the_order_of_their_level():
-    columns = [Column(str(n), ["x" * 20], drop=n) for n in (0, 1, 2, 3)]
-    assert total_width(columns) == 2 + 4 * 20 + 3 * 2
-    assert [c.header for c in fit_columns(columns, 100)] == ["0", "1", "2", "3"]
-    assert [c.header for c in fit_columns(columns, 87)] == ["0", "1", "2"]
-    assert [c.header for c in fit_columns(columns, 79)] == ["0", "1"]
-    assert [c.header for c in fit_columns(columns, 30)] == ["0"]
-
-
 def test_a_word_longer_than_the_page_is_not_cut():
     page = Page()
     page.paragraph("see " + "x" * 120 + " here")
@@ -325,37 +316,3 @@ def test_a_faster_configuration_that_may_not_fit_is_not_denied():
     text = render(answer, "table", Look())
     assert "is the best that surely fits" in text
     assert "best of all" not in text
-
-
-STAGE_HEADERS = {"VAE enc.", "denoise", "VAE dec.", "output", "MP4", "PNG"}
-
-
-def told_ms(page: str) -> tuple[float, float]:
-    """Of the best: its request, and the stages that the table and the line under it tell."""
-    lines = page.splitlines()
-    first = next(i for i, line in enumerate(lines) if "configuration  " in line and "#" in line)
-    heads = re.split(r"\s{2,}", lines[first].strip())
-    best = dict(zip(heads, re.split(r"\s{2,}", lines[first + 3].strip()), strict=True))
-    shown = [value for head, value in best.items() if head in STAGE_HEADERS]
-    (said,) = re.findall(r"request = (.*?) \+ these stages", " ".join(page.split()))
-    beside = re.findall(r"\(~?([\d,.]+)", said)
-    ms = [float(cell.strip("~").replace(",", "")) for cell in (best["request"], *shown, *beside)]
-    return ms[0], sum(ms[1:])
-
-
-@pytest.mark.parametrize("width", [60, 79, 80, 90, 100])
-@pytest.mark.parametrize("requests", [1, 4])
-def test_the_line_under_the_ranking_sums_to_the_request_at_every_width(width, requests):
-    work = pm.Workload(
-        model="wan2.2-t2v-a14b", frames=81, width=1280, height=720, concurrency=requests
-    )
-    answer = pm.recommend(work, "8xH100-SXM")
-    request_ms, told = told_ms(text(answer, width=width))
-    # each number is rounded to its range, the largest to hundreds
-    assert told == pytest.approx(request_ms, rel=2e-3)
-
-
-def test_markdown_shows_all_stages_and_names_none_beside_the_text_encode():
-    answer = pm.recommend(pm.Workload(model="wan2.1-t2v-14b", frames=81), "4xH100-SXM")
-    page = render(answer, "md", Look())
-    assert re.search(r"^request = text encode \(\S+\) \+ these stages", page, re.MULTILINE)

@@ -46,7 +46,7 @@ def host_needs(system: System, host_bytes: float) -> str:
     """Host RAM that a change needs, beside what is known of the host's."""
     need = f"{host_bytes / GIB:,.0f} GiB host RAM"
     if system.host_ram_bytes is None:
-        return f"{need}, pass --host-ram"
+        return f"{host_bytes / GIB:,.0f} GiB --host-ram"
     if host_bytes > system.host_ram_bytes:
         return f"{need}, the host has {system.host_ram_bytes / GIB:,.0f}"
     return need

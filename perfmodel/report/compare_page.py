@@ -51,13 +51,20 @@ def compare_columns(rows: Sequence[CompareRow], file: str = "MP4") -> list[Colum
             drop=2,
             drop_zero=True,
         ),
-        Column("peak\nGiB", [words.gib(row.peak_memory_gib) for row in best]),
+        Column("peak\nGiB", [words.gib(row.peak_memory_gib) for row in best], drop=-6),
         Column(
             "fit",
             [row.fit_status or "" for row in best],
             right=False,
             drop_zero=True,
             drop=int(all(row.fit_status in (None, "fits") for row in best)),
+        ),
+        Column(
+            "quality",
+            ["" if row.lossless else "lossy" for row in best],
+            right=False,
+            drop_zero=True,
+            drop=-1,
         ),
         Column("trust", [row.trust or "" for row in rows], right=False, drop=4, drop_zero=True),
     ]

@@ -16,9 +16,10 @@ ZERO_CELLS = frozenset({"0", "0.0", "0 %", UNKNOWN, ""})
 class Column:
     """One column: header lines, cells, alignment, and whether it may go.
 
-    `drop` > 0: left out when the table is too wide, highest first (2 and 3 always below 80
-    columns).  `drop_zero`: left out when all its cells are zero or unknown.  `gist`: what a note
-    under the table says of a column that was left out for its width.
+    `drop`: 0 stays; others are left out while the table is too wide, highest first (2 and 3 always
+    below 80 columns), those below 0 only where nothing else is left.  `drop_zero`: left out when
+    all its cells are zero or unknown.  `gist`: what a note under the table says of a column that
+    was left out for its width.
     """
 
     header: str
@@ -63,7 +64,7 @@ class TablePart:
     def note_on(self, kept: Sequence[Column]) -> str:
         """The note where only the columns `kept` are shown."""
         gists = [column.gist for column in self.columns if column not in kept and column.gist]
-        return self.note.replace(LEFT_OUT, "".join(f" + {gist}" for gist in gists))
+        return self.note.replace(LEFT_OUT, "".join(f"{gist} + " for gist in gists))
 
 
 @dataclass(frozen=True, slots=True)

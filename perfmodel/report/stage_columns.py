@@ -18,9 +18,9 @@ def time_columns(rows: Sequence[Prediction], file: str = "MP4") -> list[Column]:
             [words.span(r.latency_low_ms, r.latency_high_ms) for r in rows],
             drop=1,
         ),
-        _stage("VAE enc.", "vae_encode", rows),
-        _stage("denoise", "denoise", rows),
-        _stage("VAE dec.", "vae_decode", rows),
+        _stage("VAE enc.", "vae_encode", rows, drop=-1),
+        _stage("denoise", "denoise", rows, drop=-4),
+        _stage("VAE dec.", "vae_decode", rows, drop=-3),
         _stage("output", "transfer", rows, drop=3),
         _stage(file, "video_encode", rows, drop=2),
     ]
@@ -59,14 +59,14 @@ def least_to_most(rows: Sequence[Prediction], stage: str) -> str:
     return f" ({low} to {high})" if low != high else f" ({low})"
 
 
-def waiting_columns(rows: Sequence[Prediction], drop: int = 0) -> list[Column]:
+def waiting_columns(rows: Sequence[Prediction], drop: int = -2) -> list[Column]:
     """Servers and the requests in flight, where there are several; the servers may `drop`."""
     if not any(row.in_flight_mean_ms for row in rows):
         return []
     return [
         Column("servers", [_servers(row) for row in rows], drop=drop),
         Column("mean\nms", [scaled(row, row.in_flight_mean_ms) for row in rows]),
-        Column("last\nms", [scaled(row, row.in_flight_worst_ms) for row in rows]),
+        Column("last\nms", [scaled(row, row.in_flight_worst_ms) for row in rows], drop=-5),
     ]
 
 

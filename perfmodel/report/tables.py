@@ -42,7 +42,7 @@ def total_width(columns: Sequence[Column]) -> int:
 def fit_columns(columns: Sequence[Column], width: int) -> list[Column]:
     """Leave out optional columns until the table fits; below 80 columns levels 2 and 3 always."""
     kept = list(columns)
-    for level in (4, 3, 2, 1):
+    for level in sorted({column.drop for column in columns if column.drop}, reverse=True):
         if (width < NARROW and level in (2, 3)) or total_width(kept) > width:
             kept = [column for column in kept if column.drop != level]
     return kept

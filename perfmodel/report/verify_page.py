@@ -181,8 +181,8 @@ def _term_columns(terms: Sequence[TermShift]) -> list[Column]:
         Column("moved by", [words.signed_percent(term.shift_pct) for term in terms]),
         Column("", ["!" if term.bounded else "" for term in terms], right=False, drop_zero=True),
         Column("known to", [f"+-{term.before_pct:.0f} %" for term in terms]),
-        Column("now to", [f"+-{term.after_pct:.0f} %" for term in terms]),
-        Column("on a request\nms", [f"{term.effect_ms:+,.0f}" for term in terms]),
+        Column("now to", [f"+-{term.after_pct:.0f} %" for term in terms], drop=1),
+        Column("a request\nms", [f"{term.effect_ms:+,.0f}" for term in terms]),
     ]
 
 
