@@ -160,11 +160,11 @@ def test_a_request_that_cannot_be_is_refused(wrong, capsys):
 
 
 def test_a_flag_that_is_not_read_is_said_with_what_to_give_instead(capsys):
-    launch = "sglang serve --model-path nvidia/Cosmos3-Nano --num-gpus 1 --quantization fp8"
+    launch = "sglang serve --model-path nvidia/Cosmos3-Nano --num-gpus 1 --quantization mxfp4"
     assert predict("--json", launch=[*launch.split(), "--port", "3"]) == 0
     out, err = capsys.readouterr()
     (found,) = (w for w in json.loads(out)["warnings"] if w["rule_id"] == "launch-ignored")
-    assert (found["field"], found["value"]) == ("--quantization", "fp8")
+    assert (found["field"], found["value"]) == ("--quantization", "mxfp4")
     assert "--dtype" in found["message"]
     assert err.count("warning[launch-ignored]") == 1
 

@@ -585,7 +585,7 @@ def test_sglang_refuses_sequence_degrees_that_do_not_multiply(flags):
     [
         ("cosmos-official", "examples/video2world.py --model_size 7B --seed 1", "--model_size"),
         ("wan-official", "generate.py --task s2v-14B --save_file x", "--task"),
-        ("xdit", "xdit --model m --attention_backend AITER --seed 1", "--attention_backend"),
+        ("xdit", "xdit --model m --attention_backend AITER_FP8 --seed 1", "--attention_backend"),
     ],
 )
 def test_a_flag_that_would_change_the_prediction_is_not_ignored_in_silence(name, launch, flag):

@@ -6,15 +6,39 @@ import json
 from collections.abc import Sequence
 
 from perfmodel.engines.base import Commands, Context, Launch
-from perfmodel.engines.plain.commands import PROMPT, is_image, launcher, output_name, without_server
+from perfmodel.engines.plain.commands import (
+    PROMPT,
+    is_image,
+    launcher,
+    not_set,
+    output_name,
+    without_server,
+)
 from perfmodel.errors import BadInput, Problem
 from perfmodel.spec.parallel import ParallelConfig
 
 TIMINGS = "timings.json"
-_BACKENDS = {"TORCH_SDPA": "native", "CUDNN_ATTN": "_native_cudnn", "FLASH_ATTN": "flash"}
+BACKENDS = {
+    "TORCH_SDPA": "native",
+    "CUDNN_ATTN": "_native_cudnn",
+    "SDPA_EFFICIENT": "_native_efficient",
+    "FLASH_ATTN": "flash",
+    "FLASH_ATTN_2": "flash",
+    "SAGE_ATTN": "sage",
+    "XFORMERS": "xformers",
+}
+"""Attention backends by the library's words: ``models/attention_dispatch.py``."""
 _DENOISERS = ("pipe.transformer", "pipe.transformer_2")
 _TORCHAO = "from diffusers import TorchAoConfig; from torchao.quantization import "
 _QUANTISED = {
+    "fp8": (
+        f"{_TORCHAO}Float8DynamicActivationFloat8WeightConfig",
+        "TorchAoConfig(Float8DynamicActivationFloat8WeightConfig())",
+    ),
+    "int8": (
+        f"{_TORCHAO}Int8DynamicActivationInt8WeightConfig",
+        "TorchAoConfig(Int8DynamicActivationInt8WeightConfig())",
+    ),
     "int8wo": (f"{_TORCHAO}Int8WeightOnlyConfig", "TorchAoConfig(Int8WeightOnlyConfig())"),
     "fp8wo": (f"{_TORCHAO}Float8WeightOnlyConfig", "TorchAoConfig(Float8WeightOnlyConfig())"),
     "nf4": (
@@ -64,8 +88,9 @@ def program(ctx: Context, config: ParallelConfig) -> str:
 
 def _loaded(ctx: Context) -> list[str]:
     """The pipeline, with its denoiser's weights quantised where asked for."""
-    load = f"pipe = DiffusionPipeline.from_pretrained({ctx.hf_id!r}, torch_dtype=torch.bfloat16"
     dtype = ctx.behaviour.options.dtype
+    width = "float16" if dtype == "fp16" else "bfloat16"
+    load = f"pipe = DiffusionPipeline.from_pretrained({ctx.hf_id!r}, torch_dtype=torch.{width}"
     parts = [part.removeprefix("pipe.") for part in _DENOISERS[: ctx.experts]]
     if dtype == "fp8cast":
         cast = "enable_layerwise_casting(torch.float8_e4m3fn, torch.bfloat16)"
@@ -102,7 +127,9 @@ def _placed(ctx: Context, config: ParallelConfig) -> list[str]:
         )
     calls = []
     if "attention_backend" not in ctx.behaviour.assumed:
-        name = _BACKENDS.get(options.attention_backend or "", "native")
+        name = BACKENDS.get(options.attention_backend or "", "native")
+        if options.attention_backend == "FLASH_ATTN" and ctx.device_family == "hopper":
+            name = "_flash_3"
         calls.append(f"set_attention_backend({name!r})")
     if config.ulysses * config.ring > 1:
         mesh = ", mesh=mesh" if config.cfg > 1 else ""
@@ -174,7 +201,8 @@ def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands
     del predicted_s
     name = "run_diffusers.py"
     argv = launcher([name], config.world_size // config.dp)
-    texts = without_server(ctx, config, argv, timings=TIMINGS)
+    notes = not_set(ctx, ("fp16", "fp8cast", *_QUANTISED))
+    texts = without_server(ctx, config, argv, timings=TIMINGS, notes=notes)
     write = f"cat > {name} <<'END_OF_PROGRAM'\n{program(ctx, config)}\nEND_OF_PROGRAM"
     return Commands(
         serve=f"{write}\n{texts.serve}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfmodel.engines.diffusers.commands import BACKENDS
 from perfmodel.engines.plain.attention import torch_sdpa
 from perfmodel.engines.plain.facts import Facts, ModelFacts
 
@@ -63,6 +64,7 @@ FACTS = Facts(
     models=MODELS,
     platforms=("cuda", "rocm", "npu"),
     attention=torch_sdpa,
+    attentions=tuple(BACKENDS),
     torch_norms=True,
     torchao=True,
     aliases={"NATIVE": "TORCH_SDPA", "SDPA": "TORCH_SDPA"},

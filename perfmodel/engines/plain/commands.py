@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from shlex import quote
 
@@ -46,6 +46,24 @@ def benchmark(ctx: Context, config: ParallelConfig, argv: Sequence[str], timings
     return f"python3 - {quote(json.dumps(job))} <<'END_OF_CLIENT'\n{client}END_OF_CLIENT"
 
 
+def not_set(ctx: Context, dtypes: Collection[str] = (), caches: Collection[str] = ()) -> list[str]:
+    """What is predicted and no word of the command asks for, a line each.
+
+    Args:
+        ctx: the request and the options.
+        dtypes: of linears, beside bf16, that the command sets up.
+        caches: methods of step caches that it switches on.
+    """
+    options, found = ctx.behaviour.options, []
+    if options.dtype not in ("bf16", *dtypes):
+        found.append(f"predicted with {options.dtype} linears, which this does not set up")
+    named = options.cache_method not in ("none", *caches)
+    if named or (options.cache_method == "none" and options.cache_skip):
+        name = options.cache_method if named else f"skipping {options.cache_skip:.0%} of the steps"
+        found.append(f"predicted with a step cache ({name}), which this does not switch on")
+    return found
+
+
 def without_server(
     ctx: Context,
     config: ParallelConfig,
@@ -79,6 +97,7 @@ __all__ = [
     "is_image",
     "launcher",
     "not_here",
+    "not_set",
     "output_name",
     "shell",
     "without_server",

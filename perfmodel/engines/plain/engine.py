@@ -114,7 +114,7 @@ def _resolved(
     density = found.sparse_attention.get((chosen or "").upper()) if found else None
     # Sparse kernels run the tiles that are left as the engine's own attention runs them.
     named = chosen if chosen and density is None else ""
-    backend = facts.aliases.get(named.upper(), backend_name(named)) if named else ""
+    backend = _spelled(facts, named) if named else ""
     compiled = options.compile if options.compile is not None else bool(found and found.compiled)
     banded = bool(found and found.banded_vae) and options.vae_mode == "tile"
     tiles = bool(found and found.vae_tiled) and options.vae_tiling == "auto"
@@ -135,6 +135,23 @@ def _resolved(
         if getattr(options, name) is None
     )
     return options.model_copy(update=update), filled
+
+
+_GENERATIONS = {"FA2": "FLASH_ATTN_2", "FLASH_2": "FLASH_ATTN_2", "FA4": "FLASH_ATTN"}
+
+
+def _spelled(facts: Facts, given: str) -> str:
+    """A backend by the name that its law has."""
+    name = backend_name(given)
+    return facts.aliases.get(name) or _GENERATIONS.get(name, name)
+
+
+def _attentions(facts: Facts, device: DeviceLike) -> tuple[str, ...]:
+    """Backends that may be asked for: those of the engine with a kernel for the device."""
+    here = {*available_backends(device), facts.attention(device)}
+    if platform_of(device.family) == "cuda":
+        here |= {"FLASH_ATTN_2", "SDPA_EFFICIENT", "XFORMERS"}
+    return tuple(name for name in facts.attentions if name in here)
 
 
 def _behaviour(
@@ -161,7 +178,7 @@ def _behaviour(
         ring_attention_kernel=torch_kernel if ring == "TORCH_SDPA" else ring,
         torch_attention_kernel=torch_kernel,
         attention_explicit=options.attention_backend is not None,
-        attention_available=available_backends(device),
+        attention_available=_attentions(facts, device),
         platform=platform if platform in facts.platforms else "",
         compiled=bool(resolved.compile),
         rank_order=facts.rank_order,

@@ -127,6 +127,16 @@ class Earlier:
     source: str
 
 
+ATTENTIONS = (
+    "FLASH_ATTN",
+    "FLASH_ATTN_2",
+    "TORCH_SDPA",
+    "CUDNN_ATTN",
+    "SAGE_ATTN",
+    "XFORMERS",
+)
+"""Backends of a program whose own list was not read."""
+
 Attention = Callable[[DeviceLike], str]
 Starter = Callable[[Context, ParallelConfig, float], Commands]
 
@@ -153,6 +163,7 @@ class Facts:
         earlier: what older releases did differently, oldest last.
         platforms: of ``cuda``, ``rocm`` and ``npu``.
         attention: default backend on a device.
+        attentions: backends that can be asked for, where the device has a kernel.
         ring_attention: backend of ring chunks on a device; None as `attention`.
         torchao: activations of low-precision products are quantised by torch operations, not by
             kernels of the engine.
@@ -179,6 +190,7 @@ class Facts:
     earlier: tuple[Earlier, ...] = ()
     platforms: tuple[str, ...] = ("cuda",)
     attention: Attention
+    attentions: tuple[str, ...] = ATTENTIONS
     ring_attention: Attention | None = None
     torch_norms: bool = False
     torchao: bool = False

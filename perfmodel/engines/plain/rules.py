@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from difflib import get_close_matches
 
 import numpy as np
 
@@ -85,6 +86,38 @@ def _offload_problem(ctx: Context, config: ParallelConfig) -> Problem:
         legal_values=modes,
         suggestions=(f"--offload {modes[-1]}",),
     )
+
+
+def _attention(ctx: Context, layouts: Layouts) -> BoolColumn:
+    behaviour = ctx.behaviour
+    known = behaviour.attention_backend in {*behaviour.attention_available, *SPARSE}
+    return np.full(len(layouts), behaviour.attention_explicit and not known)
+
+
+def _attention_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    given, have = ctx.behaviour.attention_backend, ctx.behaviour.attention_available
+    near = get_close_matches(given, have, n=1, cutoff=0.3) or list(have[:1])
+    return Problem(
+        "attention-backend",
+        f"--attention {given} is no backend of {named(ctx)} on {ctx.device or ctx.device_family}; "
+        f"legal here: {words(have)}; try --attention {near[0]}",
+        field="--attention",
+        value=given,
+        legal_values=have,
+        suggestions=(f"--attention {near[0]}",),
+    )
+
+
+def _streamed(ctx: Context, layouts: Layouts) -> BoolColumn:
+    return mask((layouts.hsdp > 1) & (ctx.behaviour.options.offload == "layerwise"))
+
+
+def _streamed_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    clash = (
+        f"hsdp={config.hsdp} keeps its shards on the devices, and --offload layerwise streams "
+        "whole blocks from the host"
+    )
+    return refusal("hsdp-layerwise", ctx, config, "hsdp", clash, (1,))
 
 
 def missing_axes(ctx: Context) -> tuple[str, ...]:
@@ -208,6 +241,13 @@ RULES: tuple[Rule, ...] = (
         problem=_offload_problem,
     ),
     Rule(
+        id="attention-backend",
+        per_layout=False,
+        title="An attention backend chosen by hand must be one that the engine has on the device.",
+        violated=_attention,
+        problem=_attention_problem,
+    ),
+    Rule(
         id="attention-density",
         per_layout=False,
         title="A sparse attention needs the share of the products that it computes.",
@@ -222,6 +262,15 @@ RULES: tuple[Rule, ...] = (
     ),
     *_taken(MESH_RULES, _SHARED_MESH),
     *_taken(SEQUENCE_RULES, _SHARED_SEQUENCE),
+    Rule(
+        id="hsdp-layerwise",
+        title="Weights that are sharded over ranks are not streamed block by block as well.",
+        violated=_streamed,
+        problem=_streamed_problem,
+        source="https://pypi.org/project/xfuser/0.7.0/ xfuser/model_executor/models/runner_models/"
+        "loading/contracts.py; https://pypi.org/project/sglang/0.5.23/ sglang/multimodal_gen/"
+        "runtime/server_args/server_args.py --dit-layerwise-offload",
+    ),
     Rule(
         id="vae-all-ranks",
         title="A VAE that is cut into bands of rows is cut over all ranks of a replica, or none.",

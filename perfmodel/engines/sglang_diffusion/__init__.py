@@ -8,7 +8,7 @@ from perfmodel.engines.base import Residency
 from perfmodel.engines.plain.attention import flash_but_workstation
 from perfmodel.engines.plain.engine import PlainEngine
 from perfmodel.engines.plain.facts import Earlier, Facts, ModelFacts
-from perfmodel.engines.sglang_diffusion.commands import read_launch, render
+from perfmodel.engines.sglang_diffusion.commands import BACKENDS, read_launch, render
 from perfmodel.engines.sglang_diffusion.rules import RULES
 
 _WHEEL = "https://pypi.org/project/sglang/0.5.23/ sglang/multimodal_gen/"
@@ -123,8 +123,9 @@ FACTS = Facts(
     ),
     platforms=("cuda", "rocm", "npu"),
     attention=flash_but_workstation,
+    attentions=tuple(BACKENDS),
     server=True,
-    aliases={"FA": "FLASH_ATTN", "FA2": "FLASH_ATTN", "AITER": "FLASH_ATTN"},
+    aliases={"FA": "FLASH_ATTN", "AITER": "FLASH_ATTN"},
     sources=(
         f"{_WHEEL}runtime/server_args/server_args.py",
         f"{_WHEEL}runtime/server_args/auto_tune.py (weights held twice over stay on the device)",

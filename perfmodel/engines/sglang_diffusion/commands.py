@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.engines.base import Commands, Context, Launch
-from perfmodel.engines.plain.commands import PROMPT, REPEATS, is_image, output_name, shell
+from perfmodel.engines.plain.commands import (
+    PROMPT,
+    REPEATS,
+    is_image,
+    not_set,
+    output_name,
+    shell,
+)
 from perfmodel.engines.plain.launch import Grammar, read
+from perfmodel.engines.vllm_omni.commands import visible
 from perfmodel.errors import BadInput, Problem
 from perfmodel.spec.parallel import ParallelConfig
 
@@ -20,7 +29,16 @@ if TYPE_CHECKING:
 
 PORT = 30000
 POLL_S = 0.2
-_BACKENDS = {"FLASH_ATTN": "fa", "TORCH_SDPA": "torch_sdpa", "SAGE_ATTN": "sage_attn"}
+BACKENDS = {
+    "FLASH_ATTN": "fa",
+    "FLASH_ATTN_2": "fa2",
+    "TORCH_SDPA": "torch_sdpa",
+    "CUDNN_ATTN": "torch_cudnn_sdpa",
+    "SAGE_ATTN": "sage_attn",
+}
+"""Attention backends by the package's words: ``runtime/platforms/interface.py``."""
+QUANTISED = {"fp8": "fp8"}
+"""What it makes of 16-bit checkpoints as it loads them; other formats are read as stored."""
 
 
 @cache
@@ -31,7 +49,24 @@ def known_flags() -> dict[str, dict[str, Any]]:
     return flags
 
 
-def serve_words(ctx: Context, config: ParallelConfig) -> list[str]:
+def _serve(ctx: Context, config: ParallelConfig) -> str:
+    """One server for all replicas; one a replica where weights are sharded.
+
+    With ``--dp-size`` above 1 the mesh of the shards would span the replicas:
+    ``server_args.py _adjust_offload``.
+    """
+    notes = [f"# {note}" for note in not_set(ctx, ("fp16", *QUANTISED))]
+    if config.dp == 1 or config.hsdp == 1:
+        return "\n".join([*notes, shell(serve_words(ctx, config))])
+    one = replace(config, dp=1)
+    lines = [*notes, f"# {config.dp} replicas: a server and a port each"]
+    for replica in range(config.dp):
+        words = serve_words(ctx, one, PORT + replica)
+        lines.append(f"{visible(ctx, one, replica)} {shell(words)} &")
+    return "\n".join([*lines, "wait"])
+
+
+def serve_words(ctx: Context, config: ParallelConfig, port: int = PORT) -> list[str]:
     """``sglang serve`` and its flags."""
     options = ctx.behaviour.options
     found = ["sglang", "serve", "--model-path", ctx.hf_id or ctx.model_id]
@@ -41,9 +76,13 @@ def serve_words(ctx: Context, config: ParallelConfig) -> list[str]:
     if config.vae_tiling:
         found += ["--vae-tiling", "true"]
     if ctx.behaviour.attention_explicit:
-        found += ["--attention-backend", _BACKENDS.get(options.attention_backend or "", "fa")]
+        found += ["--attention-backend", BACKENDS.get(options.attention_backend or "", "fa")]
     if ctx.behaviour.compiled:
         found += ["--enable-torch-compile", "true"]
+    if options.dtype in QUANTISED:
+        found += ["--quantization", QUANTISED[options.dtype]]
+    elif options.dtype == "fp16":
+        found += ["--dit-precision", "fp16"]
     if options.offload == "layerwise":
         found += ["--dit-layerwise-offload", "true"]
     elif options.offload == "none":
@@ -51,7 +90,7 @@ def serve_words(ctx: Context, config: ParallelConfig) -> list[str]:
         found += ["--dit-cpu-offload", "false"]
     elif options.offload == "text-encoder":
         found += ["--dit-cpu-offload", "false", "--text-encoder-cpu-offload", "true"]
-    return [*found, "--port", str(PORT)]
+    return [*found, "--port", str(port)]
 
 
 def _degree_words(config: ParallelConfig) -> list[str]:
@@ -129,9 +168,7 @@ def _benchmark(ctx: Context) -> str:
 def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands:
     """Commands: the server, one request, the package's own benchmark."""
     del predicted_s
-    return Commands(
-        serve=shell(serve_words(ctx, config)), request=_request(ctx), benchmark=_benchmark(ctx)
-    )
+    return Commands(serve=_serve(ctx, config), request=_request(ctx), benchmark=_benchmark(ctx))
 
 
 def read_launch(argv: Sequence[str]) -> Launch:
@@ -160,7 +197,9 @@ def read_launch(argv: Sequence[str]) -> Launch:
             "--vae-config.use-parallel-decode": ("vae_patch", -1),
         },
         texts={
-            "--attention-backend": ("attention_backend", {v: k for k, v in _BACKENDS.items()}),
+            "--attention-backend": ("attention_backend", {v: k for k, v in BACKENDS.items()}),
+            "--quantization": ("dtype", {v: k for k, v in QUANTISED.items()}),
+            "--dit-precision": ("dtype", {"fp16": "fp16", "bf16": "bf16"}),
         },
         model=("--model-path",),
         request={

@@ -106,15 +106,20 @@ _VISIBLE = {
 }
 
 
+def visible(ctx: Context, config: ParallelConfig, replica: int) -> str:
+    """The variable that gives a replica its devices: ``CUDA_VISIBLE_DEVICES=2,3``."""
+    first = replica * config.world_size
+    devices = ",".join(map(str, range(first, first + config.world_size)))
+    return f"{_VISIBLE.get(ctx.behaviour.platform, _VISIBLE['cuda'])}={devices}"
+
+
 def _environment(
     ctx: Context, config: ParallelConfig, predicted_s: float, replica: int = 0, replicas: int = 1
 ) -> list[str]:
     """Variables before the command: devices of a replica (on Ascend always), the time limit."""
     found = []
     if replicas > 1 or ctx.behaviour.platform == "npu":
-        first = replica * config.world_size
-        devices = ",".join(map(str, range(first, first + config.world_size)))
-        found.append(f"{_VISIBLE.get(ctx.behaviour.platform, _VISIBLE['cuda'])}={devices}")
+        found.append(visible(ctx, config, replica))
     if not is_image(ctx) and _timeout_s(predicted_s) > SYNC_TIMEOUT_S:
         found.append(f"VLLM_OMNI_VIDEO_SYNC_TIMEOUT={_timeout_s(predicted_s)}")
     return found

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.engines.base import Commands, Context, Launch
-from perfmodel.engines.plain.commands import PROMPT, launcher, output_name, without_server
+from perfmodel.engines.plain.commands import PROMPT, launcher, not_set, output_name, without_server
 from perfmodel.engines.plain.launch import Grammar, read
 from perfmodel.spec.parallel import ParallelConfig
 
@@ -60,7 +60,7 @@ def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands
     del predicted_s
     argv = launcher(words(ctx, config), config.world_size // config.dp)
     note = f"checkpoint: https://huggingface.co/{ctx.hf_id.removesuffix('-Diffusers')}"
-    return without_server(ctx, config, argv, notes=[note])
+    return without_server(ctx, config, argv, notes=[note, *not_set(ctx)])
 
 
 def read_launch(argv: Sequence[str]) -> Launch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfmodel.engines.plain.attention import flash_2, flash_hopper_else_cudnn
 from perfmodel.engines.plain.engine import PlainEngine
 from perfmodel.engines.plain.facts import Era, Facts, ModelFacts
-from perfmodel.engines.xdit.commands import read_launch, render
+from perfmodel.engines.xdit.commands import BACKENDS, read_launch, render
 from perfmodel.engines.xdit.rules import RULES
 
 _WHEEL = "https://pypi.org/project/xfuser/0.7.0/ xfuser/"
@@ -67,6 +67,7 @@ FACTS = Facts(
     ),
     platforms=("cuda", "rocm", "npu"),
     attention=flash_hopper_else_cudnn,
+    attentions=tuple(BACKENDS),
     torch_norms=True,
     # Wheels to 0.4.1: every layer inside a wrapper, attention of the package flash_attn.
     eras=(Era(until="2025-11-12", terms="xdit-wrappers", attention=flash_2),),

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from perfmodel.engines.base import Commands, Context, Launch
-from perfmodel.engines.plain.commands import PROMPT, is_image, without_server
+from perfmodel.engines.plain.commands import PROMPT, is_image, not_set, without_server
 from perfmodel.engines.plain.launch import Grammar, read
 from perfmodel.spec.parallel import ParallelConfig
 
@@ -29,7 +30,16 @@ _DEGREES = {
     "--fully_shard_degree": "hsdp",
     "--text_encoder_tp_degree": "text_encoder_tp",
 }
-_BACKENDS = {"FLASH_ATTN": "FLASH", "CUDNN_ATTN": "CUDNN", "TORCH_SDPA": "SDPA"}
+BACKENDS = {
+    "FLASH_ATTN": "FLASH_3",
+    "FLASH_ATTN_2": "FLASH",
+    "CUDNN_ATTN": "CUDNN",
+    "TORCH_SDPA": "SDPA",
+    "SDPA_EFFICIENT": "SDPA_EFFICIENT",
+    "SAGE_ATTN": "SAGE",
+}
+"""Attention backends by the package's words: ``core/distributed/attention_backend.py``."""
+_FLASH = {"hopper": "FLASH_3", "blackwell": "FLASH_4"}
 _OFFLOADS = {"model": "--enable_model_cpu_offload", "layerwise": "--enable_group_cpu_offload"}
 _CACHES = {"tea_cache": "teacache", "fb_cache": "fbcache", "cache_dit": "dbcache"}
 _QUANTISED = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4"}
@@ -45,7 +55,6 @@ def known_flags() -> dict[str, dict[str, Any]]:
 
 def words(ctx: Context, config: ParallelConfig, iterations: int = 1) -> list[str]:
     """``xdit`` and its flags."""
-    options = ctx.behaviour.options
     found = ["xdit", "--model", ctx.hf_id or ctx.model_id]
     for flag, key in _DEGREES.items():
         if getattr(config, key) > 1:
@@ -59,8 +68,17 @@ def words(ctx: Context, config: ParallelConfig, iterations: int = 1) -> list[str
     if ctx.behaviour.compiled:
         found.append("--use_torch_compile")
     if ctx.behaviour.attention_explicit:
-        found += ["--attention_backend", _BACKENDS.get(options.attention_backend or "", "SDPA")]
+        found += ["--attention_backend", _attention(ctx)]
     return found + _options(ctx) + _request(ctx) + ["--num_iterations", str(iterations)]
+
+
+def _attention(ctx: Context) -> str:
+    """The backend that was asked for; of FlashAttention the generation that the device has."""
+    named = ctx.behaviour.attention_backend
+    if named == "FLASH_ATTN":
+        others = {"rocm": "AITER", "npu": "NPU"}
+        return others.get(ctx.behaviour.platform) or _FLASH.get(ctx.device_family, "FLASH")
+    return BACKENDS.get(named, "SDPA")
 
 
 def _options(ctx: Context) -> list[str]:
@@ -87,11 +105,22 @@ def _request(ctx: Context) -> list[str]:
 
 
 def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands:
-    """Commands: one run, and one of several iterations that writes its timings."""
+    """Commands: one run, and one of several iterations that writes its timings.
+
+    A replica is a run of its own: groups of ``--data_parallel_degree`` divide a list of prompts.
+    """
     del predicted_s
-    one = without_server(ctx, config, words(ctx, config))
-    many = without_server(ctx, config, words(ctx, config, ITERATIONS), timings=TIMINGS)
+    alone = replace(config, dp=1)
+    notes = not_set(ctx, _QUANTISED, _CACHES)
+    one = without_server(ctx, config, words(ctx, alone), notes=notes)
+    many = without_server(ctx, config, words(ctx, alone, ITERATIONS), timings=TIMINGS)
     return Commands(serve=one.serve, request=one.request, benchmark=many.benchmark)
+
+
+_READ = {
+    **{word: name for name, word in BACKENDS.items()},
+    **dict.fromkeys(("FLASH_4", "AITER", "NPU"), "FLASH_ATTN"),
+}
 
 
 def read_launch(argv: Sequence[str]) -> Launch:
@@ -110,7 +139,7 @@ def read_launch(argv: Sequence[str]) -> Launch:
         },
         texts={
             "--cache_method": ("cache_method", {v: k for k, v in _CACHES.items()}),
-            "--attention_backend": ("attention_backend", {v: k for k, v in _BACKENDS.items()}),
+            "--attention_backend": ("attention_backend", _READ),
             "--gemm_quantization": ("dtype", {v: k for k, v in _QUANTISED.items()}),
         },
         request={
