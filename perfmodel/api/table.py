@@ -125,7 +125,7 @@ def memory_of(session: Session, layouts: Layouts) -> MemoryTable:
         job.family.denoise(job.model, job.shape, job.behaviour.traits),
         job.shape,
         layouts,
-        vae=vae_memory(session.model, session.behaviour.traits),
+        vae=vae_memory(session.model, session.behaviour.traits, session.behaviour.vae_encode_mode),
         behaviour=session.behaviour,
         system=session.system,
         text_ops=job.family.text_encode(job.model, job.shape, job.behaviour.traits),

@@ -45,6 +45,8 @@ class VaeMemory:
             one map, past frames included, the clip left out, at 16 bits.
         encode_live: (frames, height, width) -> the same of an encode, without the pixels.
         clip_copies: clips alive while an untiled decode joins its chunks.
+        encode_mode: how ranks that share a decode share an encode: ``tile``, ``band`` or ``whole``
+            (each encodes all).
     """
 
     bits: int
@@ -54,6 +56,7 @@ class VaeMemory:
     tile_px: int = 256
     tile_stride_px: int = 192
     clip_copies: int = 1
+    encode_mode: str = "tile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,7 @@ class VaeLive:
     slack: Column
 
 
-def vae_memory(model: ModelSpec, traits: Traits) -> VaeMemory:
+def vae_memory(model: ModelSpec, traits: Traits, encode_mode: str = "tile") -> VaeMemory:
     """The facts of a catalogue model's VAE, from its layer list (``stages/vae_*.py``)."""
     from perfmodel.stages import vae
 
@@ -82,6 +85,7 @@ def vae_memory(model: ModelSpec, traits: Traits) -> VaeMemory:
         tile_px=spec.tile_px,
         tile_stride_px=spec.tile_stride_px,
         clip_copies=EAGER_CLIP_COPIES if fast == "off" else 1,
+        encode_mode=encode_mode,
         decode_live=lambda t, h, w: vae.decode_peak_bytes(model, t, h, w, 16, fast),
         encode_live=lambda f, h, w: vae.encode_peak_bytes(model, f, h, w, 16),
     )
@@ -92,6 +96,11 @@ def tiled(vae: VaeMemory, shape: Shape, layouts: Layouts, mode: str) -> NDArray[
     larger = (np.asarray(shape.width) > vae.tile_px) | (np.asarray(shape.height) > vae.tile_px)
     wanted = (layouts.vae_patch > 1) | (layouts.vae_tiling > 0) | (mode == "on")
     return cast("NDArray[np.bool_]", np.broadcast_to(larger & wanted, (len(layouts),)))
+
+
+def _sharded(layouts: Layouts, bands: bool) -> NDArray[np.bool_]:
+    """Configurations whose ranks cut every map into bands, however small it is."""
+    return (layouts.vae_patch > 1) & bands
 
 
 def decode(
@@ -113,8 +122,7 @@ def decode(
     to_bytes = floats * (FLOAT_COPIES if terms.uint8_on_device else 0)
     grid = (shape.latent_frames, shape.latent_height, shape.latent_width)
     whole = batch * scale * np.asarray(vae.decode_live(*grid), np.float64)
-    cut = tiled(vae, shape, layouts, options.vae_tiling)
-    sharded = cut & (layouts.vae_patch > 1) & (options.vae_mode != "tile")
+    sharded = _sharded(layouts, options.vae_mode != "tile")
     share = whole / np.where(sharded, layouts.vae_patch, 1)
     joined = np.where(sharded, 2, vae.clip_copies) * clip
     live = np.maximum(np.maximum(share + clip, joined), clip + to_bytes)
@@ -127,7 +135,7 @@ def decode(
     blend = BLEND_COPIES * clip
     tile_live = np.maximum(np.maximum(own + tile, all_tiles + blend), clip + to_bytes)
     tile_slack = terms.cached_frac * np.maximum(own + tile + blend + to_bytes - tile_live, 0.0)
-    tiles = cut & ~sharded
+    tiles = tiled(vae, shape, layouts, options.vae_tiling) & ~sharded
     return VaeLive(
         activations=np.where(tiles, tile_live, live),
         collectives=np.where(tiles, gathered, np.where(sharded, clip, 0.0)),
@@ -193,10 +201,11 @@ def encode(
     edges = [np.minimum(side, vae.tile_px) for side in sides]
     whole = scale * np.asarray(vae.encode_live(shape.condition_frames, *sides), np.float64)
     tile = scale * np.asarray(vae.encode_live(shape.condition_frames, *edges), np.float64)
-    cut = tiled(vae, shape, layouts, options.vae_tiling)
-    sharded = cut & (layouts.vae_patch > 1) & (options.vae_mode != "tile")
+    sharded = _sharded(layouts, options.vae_mode != "tile" and vae.encode_mode == "band")
     share = whole / np.where(sharded, layouts.vae_patch, 1)
-    tiles = cut & ~sharded
+    alone = vae.encode_mode == "whole"
+    divided = replace(layouts, vae_patch=np.ones_like(layouts.vae_patch)) if alone else layouts
+    tiles = tiled(vae, shape, divided, options.vae_tiling) & ~sharded
     return VaeLive(
         activations=np.where(tiles, tile, share) + 2 * clip,
         collectives=none,
