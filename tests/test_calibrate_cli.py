@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfmodel.catalog import data_roots, hardware_ids
+from perfmodel.catalog import data_roots, hardware_ids, load_fit
+from perfmodel.cli.app import run
 from perfmodel.cli.calibrate import command as calibrate
 from perfmodel.cli.validate import command as validate
 from perfmodel.errors import BadInput, MissingData
@@ -105,7 +106,10 @@ def test_bad_rows_are_said_and_the_rest_is_used(tmp_path, capsys):
         ({"sampler": "grid"}, '--sampler "grid" is unknown'),
         ({"prior": "volta"}, '--prior "volta" is unknown; one of: ada, ampere'),
         ({"records": [Path("nowhere")]}, "nowhere: does not exist"),
-        ({"laws": "gemm/fp4"}, "no law can be fitted"),
+        ({"laws": "gemm/fp4"}, "--laws gemm/fp4: no row is of it; these records have: collective"),
+        ({"laws": "collective,gemm"}, "--laws gemm: no row"),
+        ({"excluded": ["collective:num_ranks=3"]}, "no row holds 3; there are: 2, 4, 8"),
+        ({"storage": "nosuch://x"}, "--storage nosuch://x cannot be used"),
     ],
 )
 def test_bad_input_is_one_line_each(tmp_path, changes, message):
@@ -113,6 +117,90 @@ def test_bad_input_is_one_line_each(tmp_path, changes, message):
         calibrate(**options(tmp_path, **changes))
     assert any(message in problem.message for problem in caught.value.problems)
     assert not (tmp_path / "fit.json").exists()
+
+
+def write(path, name, text):
+    (path / name).write_text(text)
+    return path / name
+
+
+def test_what_is_at_the_target_is_refused_before_the_fit(tmp_path):
+    """A folder, another program's file, a part of a fit, the fit of another device."""
+    (tmp_path / "folder").mkdir()
+    fit = json.loads((ROOT / "fits" / "h100-sxm.json").read_text())
+    for target, message in (
+        (tmp_path / "folder", "folder"),
+        (write(tmp_path, "notes.json", "{}"), "not a fit"),
+        (write(tmp_path, "part.json", '{"fit_id": "x"}'), "part.json: laws"),
+        (write(tmp_path, "other.json", json.dumps(fit)), "is the fit of h100-sxm"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            calibrate(**options(tmp_path, out=target, records=[Path("not read")]))
+    with pytest.raises(BadInput, match="nowhere: does not exist"):
+        calibrate(**options(tmp_path, out=tmp_path / "new" / "fit", records=[Path("nowhere")]))
+    assert not (tmp_path / "new" / "fit").exists()
+
+
+def test_a_journal_that_was_cut_off_is_refused_before_the_fit(tmp_path):
+    journal = write(tmp_path, "cut.journal", '{"op_code": 0, "wor')
+    with pytest.raises(BadInput, match="last line is cut off"):
+        calibrate(**options(tmp_path, storage=str(journal)))
+    assert journal.read_text() == '{"op_code": 0, "wor'
+
+
+@pytest.mark.parametrize("how", ["id", "file"])
+def test_the_fit_of_an_own_device_goes_where_predictions_find_it(
+    how, tmp_path, capsys, monkeypatch
+):
+    """Two commands, as the README has them: the second answer rests on the fit."""
+    mine, away = tmp_path / "mine", tmp_path / "away"
+    (mine / "hardware").mkdir(parents=True)
+    away.mkdir()
+    monkeypatch.chdir(away)
+    monkeypatch.setenv("PERFMODEL_PATH", str(mine) if how == "id" else "")
+    text = (data_roots()[0] / "hardware" / "a100-sxm-80g.yaml").read_text()
+    card = mine / "hardware" / "my-card.yaml"
+    card.write_text(text.replace("id: a100-sxm-80g", "id: my-card"))
+    calibrate(**options(tmp_path, out=None, device="my-card" if how == "id" else str(card)))
+    assert (mine / "calibration" / "studies" / "my-card.journal").is_file()
+    assert not list(away.iterdir())
+    assert (f"to use it: PERFMODEL_PATH={mine}" in capsys.readouterr().err) == (how == "file")
+    monkeypatch.setenv("PERFMODEL_PATH", str(mine))
+    assert load_fit("my-card")["laws"].keys() == {"collective/all_to_all"}
+
+
+def test_a_fit_elsewhere_says_how_it_is_used(tmp_path, capsys):
+    calibrate(**options(tmp_path))
+    assert f"fit.json; to use it: --fit {tmp_path / 'fit.json'}" in capsys.readouterr().err
+
+
+def test_the_same_warning_is_shown_a_few_times_and_then_counted(tmp_path, capsys):
+    text = (ROOT / "microbench" / "a100-sxm-80g" / "collective.csv").read_text()
+    bad = "collective,all_to_all,nccl,2,8,2,16,-1,dev,soft\n"
+    records = write(tmp_path, "collective.csv", text + 500 * bad)
+    calibrate(**options(tmp_path, records=[records]))
+    err = capsys.readouterr().err
+    assert err.count("warning[records-row]") == 21
+    assert "warning[records-row]: 480 more of the kind" in err
+
+
+def test_limits_of_microbenchmarks_fail_the_command(capsys):
+    csv = ROOT / "microbench" / "a100-sxm-80g" / "collective.csv"
+    argv = ["validate", str(csv), "--device", "a100-sxm-80g", "--fail-above"]
+    assert run([*argv, "collective=50"]) == 0
+    assert run([*argv, "collective=0.1"]) == 5
+    assert run([*argv, "gemm=50"]) == 5
+    assert "gemm was measured by no scored record" in capsys.readouterr().err
+    assert run([*argv, "request=50"]) == 2
+
+
+def test_flags_of_the_other_kind_of_records_are_refused(capsys):
+    csv = ROOT / "microbench" / "a100-sxm-80g" / "collective.csv"
+    runs = ROOT / "runs" / "public.jsonl"
+    assert run(["validate", str(csv), "--device", "a100-sxm-80g", "--plot", "x.png"]) == 2
+    assert run(["validate", str(csv), "--device", "a100-sxm-80g", "--in-fit"]) == 2
+    assert run(["validate", str(runs), "--fit", "x.json"]) == 2
+    assert "--fit goes with microbenchmark CSV" in capsys.readouterr().err
 
 
 def test_validate_refuses_what_is_no_fit(tmp_path):

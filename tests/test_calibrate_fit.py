@@ -1,6 +1,5 @@
 """The fit: it finds known parameters, is repeatable, keeps halves apart, refuses nonsense."""
 
-import csv
 import hashlib
 import json
 from dataclasses import replace
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from calibrate_rows import DEVICE, QUICK, RATES, shapes, true_times, write_gemm
 
 from perfmodel.calibrate.explore import Options, from_unit, to_unit
 from perfmodel.calibrate.fitfile import fit_document, write_fit
@@ -27,38 +27,6 @@ from perfmodel.cost.machine import Rates
 from perfmodel.errors import BadInput, MissingData
 
 MICROBENCH = Path(__file__).parent.parent / "calibration" / "microbench"
-DEVICE = load_device("h100-sxm")
-RATES = Rates.of(DEVICE)
-QUICK = Options(trials=12, storage=None)
-TRUE = {p.name: p.default for p in gemm.PARAMETERS} | {
-    "rate_frac": 0.7,
-    "launch_s": 5e-6,
-    "memory_frac": 0.6,
-    "throttle_frac": 0.3,
-    "host_floor_s": 1e-7,
-}
-
-
-def write_gemm(path, times, shapes, kernel="linear", name="gemm.csv"):
-    with (path / name).open("w", newline="") as file:
-        out = csv.writer(file)
-        out.writerow(["op", "dtype", "kernel", "m", "n", "k", "latency_us"])
-        for (m, n, k), time in zip(shapes, times, strict=True):
-            out.writerow(["gemm", "bf16", kernel, m, n, k, f"{time * 1e6:.8g}"])
-    return [path]
-
-
-def shapes(count=300, seed=3):
-    rng = np.random.default_rng(seed)
-    sizes = np.array([256, 512, 1024, 2048, 3072, 4096, 8192, 16_384])
-    picked = {tuple(int(x) for x in rng.choice(sizes, 3)) for _ in range(count * 2)}
-    return sorted(picked)[:count]
-
-
-def true_times(picked, noise=0.0):
-    m, n, k = np.array(picked, float).T
-    times = gemm.gemm_time_s(TRUE, RATES, "bf16", m, n, k, resident=True)
-    return times * np.exp(noise * np.random.default_rng(5).normal(size=len(times)))
 
 
 @pytest.fixture
@@ -282,10 +250,13 @@ def test_validate_skips_what_has_no_peak(tmp_path):
     picked = shapes(20)
     write_gemm(tmp_path, true_times(picked), picked)
     text = (tmp_path / "gemm.csv").read_text()
-    (tmp_path / "gemm.csv").write_text(text.replace("bf16", "nvfp4"))
+    (tmp_path / "gemm.csv").write_text(text + text.split("\n", 1)[1].replace("bf16", "nvfp4"))
     answer = validate_microbench([tmp_path], DEVICE)
-    assert answer["predicted"] == 0
-    assert "nvfp4" in answer["skipped"][0]["reason"]
+    assert answer["predicted"] == 20
+    assert "gemm/nvfp4: h100-sxm has no nvfp4" in answer["skipped"][0]["reason"]
+    (tmp_path / "gemm.csv").write_text(text.replace("bf16", "nvfp4"))
+    with pytest.raises(MissingData, match="nvfp4"):
+        validate_microbench([tmp_path], DEVICE)
 
 
 def test_error_summary_against_hand_numbers():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfmodel.calibrate.checks import slow_groups
+from perfmodel.calibrate.checks import other_devices, slow_groups
 from perfmodel.calibrate.exclude import exclude
 from perfmodel.calibrate.records import read_records
 from perfmodel.catalog import load_device
@@ -110,6 +110,65 @@ def test_exclude_drops_exactly_the_named_rows(tmp_path):
     for rule in ("gemm:rows=1", "fft:m=1", "gemm", "gemm:m="):
         with pytest.raises(BadInput, match="--exclude"):
             exclude(records, [rule])
+
+
+def test_exclude_takes_spaces_and_any_case_and_refuses_what_no_row_has(tmp_path):
+    records = read_records(folder(tmp_path, row(), row(m=128), row(m=256)))
+    with pytest.raises(BadInput, match="no row holds 512; there are: 128, 256, 4096"):
+        exclude(records, ["gemm:m=128,512"])
+    assert len(records.ops["gemm"]) == 3
+    assert exclude(records, ["gemm:m=128, 256"]) == 2
+    assert exclude(records, ["gemm:dtype=BF16"]) == 1
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_other_separators_quotes_and_headers_with_spaces_are_read(tmp_path, delimiter):
+    head = HEAD.replace(",", f" {delimiter} ")
+    line = '"' + row().replace(",", f'"{delimiter}"') + '"'
+    (tmp_path / "gemm.CSV").write_bytes(b"\xef\xbb\xbf" + f"{head}\r\n{line}\r\n".encode())
+    rows = read_records([tmp_path]).ops["gemm"]
+    assert rows["latency_s"].tolist() == pytest.approx([2.5e-4])
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("torch.bfloat16", "bf16"), ("BF16", "bf16"), ("half", "fp16"), ("float8_e4m3fn", "fp8")],
+)
+def test_names_of_dtypes_of_other_tools_are_known(tmp_path, given, meant):
+    records = read_records(folder(tmp_path, row(dtype=given)))
+    assert records.ops["gemm"].text("dtype").tolist() == [meant]
+
+
+def test_a_quote_that_is_not_closed_names_the_lines_it_swallowed(tmp_path):
+    rows = [row(m=64 * i) for i in range(1, 30)]
+    rows[3] = rows[3].replace("bf16", '"bf16')
+    records = read_records(folder(tmp_path, *rows))
+    assert len(records.ops["gemm"]) == 3
+    assert "26 lines are one row" in messages(records)[0]
+
+
+def test_a_field_longer_than_csv_allows_ends_the_file_with_a_warning(tmp_path):
+    records = read_records(folder(tmp_path, row(), row(m=128) + "x" * 200_000, row(m=256)))
+    assert len(records.ops["gemm"]) == 1
+    assert "gemm.csv:3: no CSV from here on: field larger" in messages(records)[0]
+
+
+def test_a_folder_without_tables_says_what_it_holds(tmp_path):
+    (tmp_path / "gemm.csv.gz").write_bytes(b"")
+    with pytest.raises(BadInput, match=r"it holds gemm\.csv\.gz"):
+        read_records([tmp_path])
+
+
+def test_a_shape_of_two_devices_is_no_duplicate_and_is_warned_about(tmp_path):
+    names = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB")
+    records = read_records(folder(tmp_path, *(row().replace("dev,", f"{n},") for n in names)))
+    assert len(records.ops["gemm"]) == 2
+    (found,) = other_devices(records, load_device("h100-sxm"))
+    assert "NVIDIA A100-SXM4-80GB (1), NVIDIA H100 80GB HBM3 (1)" in found.message
+    assert exclude(records, [f"gemm:device={names[1]}"]) == 1
+    assert other_devices(records, load_device("h100-sxm")) == []
+    (found,) = other_devices(records, load_device("a100-sxm-80g"))
+    assert "a100-sxm-80g are of NVIDIA H100" in found.message
 
 
 SIZES = (2**25, 2**27, 2**29)

@@ -77,20 +77,29 @@ def open_study(options: Options, name: str) -> optuna.Study:
             sampler=sampler,
             load_if_exists=True,
         )
-    except (OSError, ValueError, KeyError) as error:
+    except _failures() as error:
         raise _unusable(options.storage, error) from None
 
 
 def check_storage(target: str | None) -> None:
-    """Refuse a journal that cannot be opened before anything is fitted.
+    """Refuse a storage that cannot be opened before anything is fitted.
 
     Raises:
         BadInput: why it cannot be opened.
     """
+    import optuna
+
     try:
-        _storage(target)
-    except (OSError, ValueError) as error:
+        optuna.storages.get_storage(_storage(target))
+    except _failures() as error:
         raise _unusable(target, error) from None
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """How a journal or a database says that it cannot be used."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return (OSError, ValueError, KeyError, ImportError, SQLAlchemyError)
 
 
 def _unusable(target: str | None, error: Exception) -> BadInput:
@@ -110,7 +119,10 @@ def _storage(target: str | None) -> Any:
         return target
     from optuna.storages.journal import JournalFileBackend
 
-    Path(target).parent.mkdir(parents=True, exist_ok=True)
+    path = Path(target)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_file() and (held := path.read_bytes()) and not held.endswith(b"\n"):
+        raise ValueError("its last line is cut off, remove that line or the file")
     return optuna.storages.JournalStorage(JournalFileBackend(target))
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from perfmodel.calibrate.records import Rows
 from perfmodel.calibrate.run import Calibration, FittedLaw
+from perfmodel.cost import fitcheck
 from perfmodel.errors import BadInput, Problem
 
 SCHEMA_VERSION = 1
@@ -39,7 +40,7 @@ def fit_document(
     ]
     if older is not None:
         laws = {**older["laws"], **laws}
-        records += [entry for entry in older["records"] if entry not in records]
+        records += [entry for entry in older.get("records", ()) if entry not in records]
         prior_family = prior_family or older.get("prior_family")
     body: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
@@ -107,7 +108,7 @@ def _short(value: float) -> float:
 
 
 def _software(result: Calibration, older: Mapping[str, Any] | None) -> dict[str, Any]:
-    before = older["software"]["measured_with"] if older is not None else ()
+    before = (older or {}).get("software", {}).get("measured_with", ())
     measured = sorted(
         {
             *before,
@@ -161,7 +162,7 @@ def check_writable(path: Path) -> None:
     """Refuse a target before hours of fitting are lost on it.
 
     Raises:
-        BadInput: its folder cannot be made or written.
+        BadInput: its folder cannot be made or written; what is there is not a fit.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,6 +171,24 @@ def check_writable(path: Path) -> None:
         partial.unlink()
     except (OSError, ValueError) as error:
         raise BadInput(_unwritable(path, error)) from None
+    if path.exists():
+        read_fit(path)
+
+
+def read_older(path: Path, device_id: str) -> dict[str, Any]:
+    """The fit at `path` whose other laws a new one of this device keeps.
+
+    Raises:
+        BadInput: not a fit that this program reads, or one of another device.
+    """
+    fit = fitcheck.read_fit(path)
+    if fit["device"] == device_id:
+        return fit
+    message = (
+        f"{path} is the fit of {fit['device']}; --laws keeps the other laws of a fit of "
+        f"{device_id}: choose another --out"
+    )
+    raise BadInput(Problem("fit-device", message, "--out", str(path)))
 
 
 def _unwritable(path: Path, error: Exception) -> Problem:

@@ -226,6 +226,9 @@ MEASURED_LAW = {op: law for op, law in collective.LAW_OF.items() if op not in DE
 
 FACTORS = ("rate", "exp_rate")
 
+FEWEST_KERNEL_ROWS = 4
+"""A kernel with fewer rows gets no factor: it would hold their noise, and the fastest is taken."""
+
 
 def kernel_names(rows: Rows) -> tuple[str, ...]:
     """Kernels of a law, most rows first (the reference), then by name."""
@@ -234,13 +237,15 @@ def kernel_names(rows: Rows) -> tuple[str, ...]:
 
 
 def kernel_factors(rows: Rows) -> tuple[tuple[str, str], ...]:
-    """Free factors: the rate of each kernel but the reference.
+    """Free factors: the rate of each kernel but the reference that has rows enough.
 
     For attention also the speed of its exponentials, if it was measured at several head widths
     (else the two are one).
     """
     factors: list[tuple[str, str]] = []
     for name in kernel_names(rows)[1:]:
+        if (rows.text("kernel") == name).sum() < FEWEST_KERNEL_ROWS:
+            continue
         factors.append((name, "rate"))
         if "head_dim" in rows.columns:
             widths = rows.columns["head_dim"][rows.text("kernel") == name]

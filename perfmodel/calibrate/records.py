@@ -1,14 +1,14 @@
 """Reading microbenchmark CSV folders: columns per operator, and one line for each bad row.
 
 The format is public (`calibration/README.md`).  Unknown columns are kept and ignored; a bad row
-is named by file and line and left out; a file that lies about its unit is left out whole.
+is named by file and line and left out.
 """
 
 from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,7 +55,21 @@ TEXTS: dict[str, tuple[str, ...]] = {
 SKIPPED = "skipped.csv"
 MOST_SHOWN = 20
 """Warnings that are told where nothing at all is usable."""
+MOST_NAMES = 5
+"""What a folder without CSV files holds instead."""
 """What `bench` could not measure, and why: no records."""
+
+DTYPES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+    "float": "fp32",
+    "float8_e4m3fn": "fp8",
+    "float8_e4m3": "fp8",
+    "fp8_e4m3": "fp8",
+}
+"""Names that other tools give a dtype, without case and ``torch.``."""
 
 TRUE = frozenset({"true", "1", "yes"})
 FALSE = frozenset({"false", "0", "no"})
@@ -134,10 +148,14 @@ def csv_files(sources: Iterable[Path]) -> list[Path]:
     problems: list[Problem] = []
     for source in sources:
         if is_dir(source):
-            inside = sorted(p for p in source.iterdir() if p.suffix == ".csv" and p.name != SKIPPED)
-            found.extend(inside)
-            if not inside:
-                message = f"{source}: no CSV file in this folder; make some: perfmodel bench"
+            inside = sorted(source.iterdir())
+            tables = [p for p in inside if p.suffix.lower() == ".csv" and p.name != SKIPPED]
+            found.extend(tables)
+            if not tables:
+                held = f" (it holds {', '.join(p.name for p in inside[:MOST_NAMES])})" * bool(
+                    inside
+                )
+                message = f"{source}: no CSV file in this folder{held}; make some: perfmodel bench"
                 problems.append(_refusal("records-empty", message, source))
         elif is_file(source):
             found.append(source)
@@ -177,33 +195,49 @@ def _read_file(
 ) -> None:
     try:
         data = path.read_bytes()
-        lines = data.decode("utf-8-sig").splitlines()
+        lines = data.decode("utf-8-sig").splitlines(keepends=True)
     except (OSError, UnicodeDecodeError) as err:
         records.problems.append(_problem("records-file", f"{path}: cannot be read: {err}"))
         return
-    reader = csv.DictReader(lines)
-    header = reader.fieldnames or []
-    index, kept = len(records.files), 0
+    reader = csv.DictReader(lines, delimiter=_delimiter(lines[:1]))
+    index, kept, line = len(records.files), 0, 0
     refused: set[str] = set()
-    for raw in reader:
-        records.seen += 1
-        op = str(raw.get("op") or path.stem).strip()
-        if op in refused:
-            continue
-        problem = _unknown_header(op, header, path)
-        if problem is not None:
-            refused.add(op)
-            records.problems.append(problem)
-            continue
-        row, reason = _row(op, raw)
-        if reason:
-            records.problems.append(
-                _problem("records-row", f"{path}:{reader.line_num}: {reason}; row left out", op)
-            )
-            continue
-        good.setdefault(op, []).append((index, reader.line_num, row))
-        kept += 1
+    try:
+        header = reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+        for raw in reader:
+            line = reader.line_num
+            records.seen += 1
+            op = str(raw.get("op") or path.stem).strip()
+            if op in refused:
+                continue
+            problem = _unknown_header(op, header, path)
+            if problem is not None:
+                refused.add(op)
+                records.problems.append(problem)
+                continue
+            row, reason = _row(op, raw)
+            if reason:
+                records.problems.append(_left_out(f"{path}:{line}", raw, reason, op))
+                continue
+            good.setdefault(op, []).append((index, line, row))
+            kept += 1
+    except csv.Error as err:
+        reason = f"{path}:{line + 1}: no CSV from here on: {err}"
+        records.problems.append(_problem("records-file", reason))
     records.files.append(SourceFile(path, hashlib.sha256(data).hexdigest(), kept))
+
+
+def _delimiter(first: Sequence[str]) -> str:
+    """Comma, semicolon or tab: what the header holds most of."""
+    return max(",;\t", key="".join(first).count)
+
+
+def _left_out(place: str, raw: Mapping[str, str | None], reason: str, op: str) -> Problem:
+    """A bad row; one of several lines is what a quote that is not closed makes."""
+    more = sum(value.strip().count("\n") for value in raw.values() if isinstance(value, str))
+    if more > 1:
+        reason = f"{reason} ({more + 1} lines are one row: is a quote not closed?)"
+    return _problem("records-row", f"{place}: {reason}; row left out", op)
 
 
 def _unknown_header(op: str, header: Iterable[str], path: Path) -> Problem | None:
@@ -226,7 +260,7 @@ def _unknown_header(op: str, header: Iterable[str], path: Path) -> Problem | Non
 def _row(op: str, raw: dict[str, str | None]) -> tuple[dict[str, object], str]:
     """Typed values of a row, or what is wrong with it."""
     row: dict[str, object] = {"kernel": (raw.get("kernel") or raw.get("library") or "").strip()}
-    row["software"] = (raw.get("software") or "").strip()
+    row |= {name: (raw.get(name) or "").strip() for name in ("software", "device")}
     for name in TEXTS[op]:
         text = (raw.get(name) or "").strip()
         if name == "causal":
@@ -236,7 +270,7 @@ def _row(op: str, raw: dict[str, str | None]) -> tuple[dict[str, object], str]:
         elif not text:
             return row, f"{name} is empty"
         else:
-            row[name] = text
+            row[name] = _dtype(text) if name == "dtype" else text
     for name in (*NUMBERS[op], *OPTIONAL.get(op, ())):
         text = (raw.get(name) or ("1" if name in OPTIONAL.get(op, ()) else "")).strip()
         value = _whole(text)
@@ -250,6 +284,12 @@ def _row(op: str, raw: dict[str, str | None]) -> tuple[dict[str, object], str]:
         return row, f"latency_us={latency:g} is not above zero"
     row["latency_s"] = latency / US_PER_S
     return row, ""
+
+
+def _dtype(text: str) -> str:
+    """The name that dtypes have here."""
+    name = text.lower().removeprefix("torch.")
+    return DTYPES.get(name, name)
 
 
 def _whole(text: str) -> int | None:

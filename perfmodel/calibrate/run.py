@@ -9,7 +9,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.calibrate.checks import check_fit, check_rows, rate_fracs, slow_groups
+from perfmodel.calibrate.checks import (
+    check_fit,
+    check_rows,
+    far_off,
+    other_devices,
+    possible,
+    rate_fracs,
+    slow_groups,
+)
 from perfmodel.calibrate.exclude import exclude
 from perfmodel.calibrate.explore import Options
 from perfmodel.calibrate.laws_fit import FitLaw, fit_laws, with_known
@@ -84,32 +92,75 @@ def calibrate(
         records.problems = [p for p in records.problems if p.value in {*kinds, ""}]
     if not kinds or "collective" in kinds:
         records.problems += slow_groups(records, rates)
-    laws, refused = [], []
-    for law in fit_laws(records, only):
-        problem = check_rows(law, rates, records)
-        if problem is None:
-            progress(law.name)
-            law = with_known(law, device)
-            fitted = _fit(law, rates, records, options, salt, device.id)
-            if extrapolation:
-                fitted = _with_extrapolation(fitted, rates, options, device.id)
-            problem = check_fit(law, float(str(fitted.train["median_ape"])), records)
-            if problem is None:
-                laws.append(fitted)
-        if problem is not None:
-            refused.append(problem)
+    records.problems += other_devices(records, device)
+    laws: list[FittedLaw] = []
+    refused: list[Problem] = []
+    for law in _asked(records, only):
+        try:
+            laws.append(_checked(law, device, records, options, salt, extrapolation, progress))
+        except _NoFit as error:
+            refused.append(error.problem)
     if not laws:
         nothing = Problem("fit-empty", "no law can be fitted to these records", field="--records")
         raise BadInput(*records.problems, *refused, nothing)
     return Calibration(device, records, tuple(laws), tuple(refused), options, salt)
 
 
+def _asked(records: Records, only: tuple[str, ...]) -> list[FitLaw]:
+    """The laws of the records that are asked for.
+
+    Raises:
+        BadInput: asked for by a name that no row has.
+    """
+    laws = fit_laws(records)
+    names = {name: {law.name for law in laws if name in (law.name, law.kind)} for name in only}
+    unknown = [name for name, found in names.items() if not found]
+    if unknown:
+        have = tuple(law.name for law in laws)
+        message = f"--laws {', '.join(unknown)}: no row is of it; these records have: "
+        raise BadInput(Problem("option", message + ", ".join(have), "--laws", None, have))
+    return [law for law in laws if not only or any(law.name in found for found in names.values())]
+
+
+class _NoFit(Exception):
+    """A law that is not fitted; the others are."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+def _checked(
+    law: FitLaw,
+    device: Device,
+    records: Records,
+    options: Options,
+    salt: str,
+    extrapolation: bool,
+    progress: Callable[[str], None],
+) -> FittedLaw:
+    """One law between the checks of its rows and of its fit."""
+    rates = Rates.of(device)
+    if (problem := check_rows(law, rates, records)) is not None:
+        raise _NoFit(problem)
+    progress(law.name)
+    law, slips = possible(with_known(law, device), rates, records)
+    records.problems += slips
+    fitted = _fit(law, rates, records, options, salt, device.id)
+    if extrapolation:
+        fitted = _with_extrapolation(fitted, rates, options, device.id)
+    problem = check_fit(law, float(str(fitted.train["median_ape"])), records)
+    if problem is not None:
+        raise _NoFit(problem)
+    every = np.arange(len(law.rows))
+    records.problems += far_off(law, predict(law, rates, fitted.found, every), records)
+    return fitted
+
+
 def _fit(
     law: FitLaw, rates: Rates, records: Records, options: Options, salt: str, device_id: str
 ) -> FittedLaw:
     away = held_out(law, salt)
-    if away.all() or not away.any():
-        away = np.arange(len(law.rows)) % 4 == 3
     train, test = np.flatnonzero(~away), np.flatnonzero(away)
     found = search(law, rates, train, options, f"{device_id}:{law.name}:{law.version}:{salt}")
     test_rows = law.rows.take(test)

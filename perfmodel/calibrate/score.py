@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perfmodel.calibrate.checks import far_off, no_peak, other_devices
 from perfmodel.calibrate.laws_fit import KINDS, FitLaw, fit_laws
 from perfmodel.calibrate.metrics import error_summary, grouped, size_classes
-from perfmodel.calibrate.records import Records, read_records
+from perfmodel.calibrate.records import MOST_SHOWN, Records, read_records
+from perfmodel.catalog import load_fit
 from perfmodel.cost.fits import Law, load_laws, values_of
 from perfmodel.cost.machine import Rates
-from perfmodel.errors import MissingData
+from perfmodel.errors import MissingData, Problem
 from perfmodel.spec.hardware import Device
 
 FloatArray = NDArray[np.float64]
@@ -44,22 +46,30 @@ def validate_microbench(
 
     Returns:
         The JSON of ``perfmodel validate`` on microbenchmarks: records, predicted, skipped,
-        metrics by operator, and by dtype, kernel, collective, num_ranks, law and size class.
+        warnings, metrics by operator, and by dtype, kernel, collective, num_ranks, law and size
+        class.
 
     Raises:
         BadInput: no usable row.
+        MissingData: rows, but none that a law predicts.
     """
     records = read_records(sources)
     laws, _ = load_laws(device.id, device.family, fit)
     rates = Rates.of(device)
+    warned = other_devices(records, device) + _not_unseen(records, fit or load_fit(device.id))
     scored, skipped = [], [{"id": p.rule_id, "reason": p.message} for p in records.problems]
     for kind in sorted(set(records.ops) - set(KINDS)):
-        skipped.append({"id": kind, "reason": f"{len(records.ops[kind])} rows: no law predicts it"})
+        reason = f"{kind}: {len(records.ops[kind])} rows, and no law predicts them"
+        skipped.append({"id": kind, "reason": reason})
     for law in fit_laws(records):
-        try:
-            scored.append(_predict(law, laws.get(law.name), rates))
-        except MissingData as error:
-            skipped.append({"id": law.name, "reason": error.problems[0].message})
+        if (missing := no_peak(law, rates)) is not None:
+            skipped.append({"id": law.name, "reason": f"{law.name}: {missing}"})
+            continue
+        part = _predict(law, laws.get(law.name), rates)
+        scored.append(part)
+        warned += far_off(law, part.predicted, records)
+    if not scored:
+        raise MissingData(*warned, *(_nothing(s["reason"]) for s in skipped[:MOST_SHOWN]))
     return {
         "schema_version": SCHEMA_VERSION,
         "status": "ok",
@@ -68,6 +78,7 @@ def validate_microbench(
         "records": records.seen,
         "predicted": sum(len(part.predicted) for part in scored),
         "skipped": skipped,
+        "warnings": [problem.message for problem in warned],
         "metrics": _metrics(scored),
         "by": _by(scored),
         "provenance": {part.law.name: part.provenance for part in scored},
@@ -75,13 +86,33 @@ def validate_microbench(
     }
 
 
+def _nothing(reason: str) -> Problem:
+    return Problem("records-unpredicted", reason, "RECORDS")
+
+
+def _not_unseen(records: Records, fit: Mapping[str, Any] | None) -> list[Problem]:
+    """A warning where the fit was made from some of these very files."""
+    fitted = {entry.get("sha256") for entry in (fit or {}).get("records", ())}
+    names = [f.path.name for f in records.files if f.sha256 in fitted]
+    if not names:
+        return []
+    message = (
+        f"{', '.join(names)}: the fit was made from these rows, so their errors are not those of "
+        "unseen ones, which calibrate states as held out"
+    )
+    return [Problem("records-fitted", message, "RECORDS", severity="warning")]
+
+
 def _predict(law: FitLaw, parameters: Law | None, rates: Rates) -> Scored:
-    """Rows of a kernel that the fit does not hold take the law's fastest kernel."""
+    """Rows of a kernel that the fit does not hold take what predictions take.
+
+    That is the fastest kernel of an attention law, the reference (factor 1) of any other.
+    """
     values = values_of(law.parameters, parameters)
     names = law.rows.text("kernel")
     known = dict(parameters.kernels) if parameters else {}
     exps = dict(parameters.kernel_exps) if parameters else {}
-    best = max(known, key=lambda name: known[name], default="")
+    best = max(known, key=lambda name: known[name], default="") if law.kind == "attention" else ""
     factors = {
         "rate": np.array([known.get(n, known.get(best, 1.0)) for n in names.tolist()]),
         "exp_rate": np.array([exps.get(n, exps.get(best, 1.0)) for n in names.tolist()]),

@@ -12,6 +12,8 @@ from perfmodel.calibrate.laws_fit import FitLaw
 SALT = "perfmodel-1"
 HELD_OUT_OF_TEN_THOUSAND = 2000
 """Held-out share of shapes, in ten thousandths."""
+EVERY = 4
+"""Of so few shapes that a hash may keep none apart, one of so many is held out."""
 
 
 def shape_key(law: FitLaw, row: int) -> str:
@@ -23,10 +25,17 @@ def shape_key(law: FitLaw, row: int) -> str:
 def held_out(law: FitLaw, salt: str = SALT) -> NDArray[np.bool_]:
     """True for rows that no fit with this salt may see.
 
-    A shape measured with several kernels, or by several collectors, lies in one half only.
+    A shape measured with several kernels, or by several collectors, lies in one half only.  Where
+    the hash puts all of a few shapes into one half, the last of every four is held out instead.
     """
-    flags = [_bucket(f"{salt}|{shape_key(law, row)}") for row in range(len(law.rows))]
-    return np.array(flags, np.int64) < HELD_OUT_OF_TEN_THOUSAND
+    keys = [shape_key(law, row) for row in range(len(law.rows))]
+    flags = np.array([_bucket(f"{salt}|{key}") for key in keys], np.int64)
+    away = flags < HELD_OUT_OF_TEN_THOUSAND
+    if away.any() and not away.all():
+        return away
+    place = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    every = min(EVERY, len(place))
+    return np.array([place[key] % every == every - 1 for key in keys], bool)
 
 
 def _bucket(text: str) -> int:

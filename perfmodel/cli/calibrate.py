@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perfmodel.cli.output import few, warn
 from perfmodel.errors import BadInput, Problem
+from perfmodel.files import as_word
 
 if TYPE_CHECKING:
     from perfmodel.calibrate.run import Calibration
@@ -36,8 +38,8 @@ OutFlag = Annotated[
     Path | None,
     typer.Option(
         "--out",
-        help="fit file, default calibration/fits/<device>.json; with --runs the folder of terms "
-        "files, default calibration/engines",
+        help="fit file, default calibration/fits/<device>.json, in your folder that describes the "
+        "device or here; with --runs the folder of terms files, default calibration/engines",
     ),
 ]
 TrialsFlag = Annotated[
@@ -62,8 +64,8 @@ StorageFlag = Annotated[
     str | None,
     typer.Option(
         "--storage",
-        help="Optuna journal file or RDB URL; default calibration/studies/<device>.journal, with "
-        "--runs calibration/studies/engines.journal",
+        help="Optuna journal file or RDB URL; default calibration/studies/<device>.journal, beside "
+        "a given --out, with --runs calibration/studies/engines.journal",
     ),
 ]
 SamplerFlag = Annotated[str, typer.Option("--sampler", help="tpe, or cmaes")]
@@ -83,7 +85,7 @@ ExcludeFlag = Annotated[
     Texts,
     typer.Option("--exclude", help="rows to leave out: collective:num_ranks=4,8; repeatable"),
 ]
-SeedFlag = Annotated[int, typer.Option("--seed", help="of the study")]
+SeedFlag = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="of the study")]
 
 
 def command(
@@ -110,7 +112,8 @@ def command(
     if runs:
         from perfmodel.cli.calibrate_runs import fit_engines
 
-        options = _options(given, RUN_TRIALS, _default_storage(out, "engines"))
+        study = out / "engines.journal" if out else _study(Path(), "engines")
+        options = _options(given, RUN_TRIALS, str(study))
         fit_engines(runs, engine or [], options, out or Path("calibration") / "engines")
     else:
         _fit_device(given)
@@ -162,19 +165,21 @@ def _options(given: dict[str, Any], trials: int, storage: str) -> Any:
 
 def _fit_device(given: dict[str, Any]) -> None:
     """Fit the laws of a device and write them."""
-    from perfmodel.calibrate.fitfile import check_writable, read_fit
+    from perfmodel.calibrate.fitfile import check_writable, read_older
     from perfmodel.calibrate.run import calibrate
 
     hardware = read_hardware(given["device"])
     if given["prior"] is not None:
         _check_family(given["prior"])
-    target = given["out"] or Path("calibration") / "fits" / f"{hardware.id}.json"
+    home = _home(given["device"], hardware)
+    target = given["out"] or home / "calibration" / "fits" / f"{hardware.id}.json"
     check_writable(target)
-    older = read_fit(target) if given["laws"] and target.exists() else None
+    older = read_older(target, hardware.id) if given["laws"] and target.exists() else None
+    study = given["out"].with_suffix(".journal") if given["out"] else _study(home, hardware.id)
     result = calibrate(
         given["records"],
         hardware,
-        _options(given, LAW_TRIALS, _default_storage(given["out"], hardware.id)),
+        _options(given, LAW_TRIALS, str(study)),
         only=tuple(part.strip() for part in given["laws"].split(",") if part.strip()),
         excluded=tuple(given["excluded"] or ()),
         extrapolation=given["extrapolation"],
@@ -190,15 +195,14 @@ def _show(
     from perfmodel.calibrate.fitfile import fit_document, write_fit
     from perfmodel.calibrate.report import report_lines
 
-    for problem in (*result.records.problems, *result.refused):
-        typer.echo(problem.line(), err=True)
     document = fit_document(result, prior, older)
     moved = write_fit(document, target)
+    warn(few((*result.records.problems, *result.refused)))
     for line in report_lines(result, document):
         typer.echo(line)
     if moved is not None:
         typer.echo(f"the fit that was there is kept as {moved}", err=True)
-    typer.echo(f"wrote {target}", err=True)
+    typer.echo(f"wrote {target}{_how_to_use(target)}", err=True)
 
 
 def read_hardware(name: str) -> Device:
@@ -209,11 +213,34 @@ def read_hardware(name: str) -> Device:
     return read_device(path) if path.suffix in (".yaml", ".yml") else load_device(name)
 
 
-def _default_storage(out: Path | None, name: str) -> str:
-    """A journal beside a given fit file (in a given folder), else in calibration/studies."""
-    if out is None:
-        return str(Path("calibration") / "studies" / f"{name}.journal")
-    return str(out.with_suffix(".journal") if out.suffix else out / f"{name}.journal")
+def _study(home: Path, name: str) -> Path:
+    return home / "calibration" / "studies" / f"{name}.journal"
+
+
+def _home(name: str, device: Device) -> Path:
+    """Where the fit of a device belongs: the user's folder that describes it, else here."""
+    from perfmodel.catalog.data import data_roots, find
+
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        item = find("hardware", device.id)
+        path = item.path if item else Path()
+    folder = path.resolve().parent
+    if folder.name != "hardware" or folder.is_relative_to(data_roots()[0].resolve()):
+        return Path()
+    return path.parent.parent
+
+
+def _how_to_use(target: Path) -> str:
+    """What makes predictions take a fit that lies where none is looked for."""
+    from perfmodel.catalog import data_roots
+
+    folder = target.resolve().parent
+    if folder in [(root / "calibration" / "fits").resolve() for root in data_roots()]:
+        return ""
+    if folder.parts[-2:] == ("calibration", "fits"):
+        return f"; to use it: PERFMODEL_PATH={as_word(folder.parent.parent)}"
+    return f"; to use it: --fit {as_word(target)}"
 
 
 def _check_family(name: str) -> None:

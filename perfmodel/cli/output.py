@@ -9,7 +9,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -294,6 +295,18 @@ def warn(problems: Iterable[Problem | ProblemInfo]) -> None:
     )
     for line in lines:
         say(line)
+
+
+def few(problems: Iterable[Problem], most: int = 20) -> Iterator[Problem]:
+    """The first `most` problems of each rule, then how many more there are."""
+    counts: Counter[str] = Counter()
+    for problem in problems:
+        counts[problem.rule_id] += 1
+        if counts[problem.rule_id] <= most:
+            yield problem
+    for rule, count in counts.items():
+        if count > most:
+            yield Problem(rule, f"{count - most:,} more of the kind", severity="warning")
 
 
 def emit_refusal(error: PerfmodelError, as_json: bool, kind: type[Document] | None = None) -> int:

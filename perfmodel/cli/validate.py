@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perfmodel.cli.limits import LIMIT_MISSED
-from perfmodel.cli.output import put, warn
+from perfmodel.cli.output import few, put, warn
 from perfmodel.errors import BadInput, Problem
 from perfmodel.files import is_dir, is_file
 
 if TYPE_CHECKING:
-    from perfmodel.report.validate_answer import ValidateAnswer
     from perfmodel.spec.hardware import Device
+
+ROW_RULES = ("records-row", "records-duplicate")
+"""Rules with a warning a row, of which only the first are shown."""
 
 READS = "run records (JSONL), or folders and files of microbenchmark CSV (with --device)"
 
@@ -52,19 +55,49 @@ def command(
     """Score predictions against measured records; never fits anything."""
     paths = records or list(shipped_runs())
     if paths and all(path.suffix in (".jsonl", ".json") for path in paths):
-        raise typer.Exit(
-            _runs(paths, include_doubtful, in_fit, _limits(fail_above or []), plot, as_json, out)
-        )
+        _only_with("microbenchmark CSV", device=device, fit=fit)
+        from perfmodel.validate.runs import METRICS
+
+        limits = _limits(fail_above or [], METRICS)
+        raise typer.Exit(_runs(paths, include_doubtful, in_fit, limits, plot, as_json, out))
     if not all(_is_microbench(path) for path in paths):
         unread = [path for path in paths if not _is_microbench(path)]
         raise BadInput(*(_unread(path) for path in unread))
+    _only_with("run records (JSONL)", plot=plot, include_doubtful=include_doubtful, in_fit=in_fit)
+    if code := _microbench(paths, device, fit, fail_above or [], as_json, out):
+        raise typer.Exit(code)
+
+
+def _only_with(what: str, **flags: object) -> None:
+    """Refuse flags that would mean nothing for the other kind of records."""
+    given = [name.replace("_", "-") for name, value in flags.items() if value not in (None, False)]
+    if given:
+        raise BadInput(*(Problem("usage", f"--{n} goes with {what}", f"--{n}") for n in given))
+
+
+def _microbench(
+    paths: list[Path],
+    device: str | None,
+    fit: Path | None,
+    fail_above: list[str],
+    as_json: bool,
+    out: Path | None,
+) -> int:
+    from perfmodel.calibrate.laws_fit import KINDS
     from perfmodel.calibrate.score import table_lines, validate_microbench
 
+    limits = _limits(fail_above, tuple(KINDS))
     hardware = _device(device)
     answer = validate_microbench(paths, hardware, _fit(fit, hardware))
-    warn(Problem("records", s["reason"], severity="warning") for s in answer["skipped"])
+    skipped = [
+        (s["id"] if s["id"] in ROW_RULES else "records", s["reason"]) for s in answer["skipped"]
+    ]
+    warn(few(Problem(rule, reason, severity="warning") for rule, reason in skipped))
+    warn(Problem("records", text, severity="warning") for text in answer["warnings"])
     text = json.dumps(answer, indent=1) if as_json else "\n".join(table_lines(answer))
     put(text + "\n", out)
+    means = {name: found["mape"] for name, found in answer["metrics"].items()}
+    return _exit_code(means, limits)
 
 
 def shipped_runs() -> tuple[Path, ...]:
@@ -101,26 +134,28 @@ def _runs(
         scatter(answer, plot)
     text = answer.model_dump_json() + "\n" if as_json else render_text(validate_page(answer))
     put(text, out)
-    missed = [line for name, limit in limits.items() if (line := _missed(answer, name, limit))]
+    return _exit_code({name: found.mape for name, found in answer.metrics.items()}, limits)
+
+
+def _exit_code(means: Mapping[str, float], limits: Mapping[str, float]) -> int:
+    missed = [line for name, limit in limits.items() if (line := _missed(means, name, limit))]
     warn(Problem("fail-above", line, field="--fail-above") for line in missed)
     return LIMIT_MISSED if missed else 0
 
 
-def _missed(answer: ValidateAnswer, name: str, limit: float) -> str | None:
+def _missed(means: Mapping[str, float], name: str, limit: float) -> str | None:
     """Why a stated limit is missed; one that nothing was measured against is."""
-    found = answer.metrics.get(name)
-    if found is None:
+    mean = means.get(name)
+    if mean is None:
         return f"{name} was measured by no scored record, so nothing is below {limit:g} %"
-    return f"{name} {found.mape:.1f} % above {limit:g} %" if found.mape > limit else None
+    return f"{name} {mean:.1f} % above {limit:g} %" if mean > limit else None
 
 
 REQUEST = "request"
 
 
-def _limits(texts: list[str]) -> dict[str, float]:
+def _limits(texts: list[str], metrics: tuple[str, ...]) -> dict[str, float]:
     """``request=10`` as {metric: percent}."""
-    from perfmodel.validate.runs import METRICS
-
     limits: dict[str, float] = {}
     for text in texts:
         name, _, value = text.partition("=")
@@ -129,12 +164,13 @@ def _limits(texts: list[str]) -> dict[str, float]:
             limits[metric] = float(value)
         except ValueError:
             metric = ""
-        if metric not in METRICS:
+        if metric not in metrics:
+            names = [REQUEST if name == "e2e" else name for name in metrics]
             raise BadInput(
                 Problem(
                     "fail-above",
-                    f'--fail-above "{text}" is not METRIC=PERCENT; metrics: request, '
-                    f"{', '.join(METRICS[1:])}; try --fail-above request=10",
+                    f'--fail-above "{text}" is not METRIC=PERCENT; metrics: {", ".join(names)}; '
+                    f"try --fail-above {names[0]}=10",
                     field="--fail-above",
                     value=text,
                 )
@@ -149,7 +185,7 @@ def _progress(done: int, whole: int) -> None:
 
 def _is_microbench(path: Path) -> bool:
     """A CSV file, or a folder (which holds CSV files or is refused by the reader)."""
-    return is_dir(path) or path.suffix == ".csv"
+    return is_dir(path) or path.suffix.lower() == ".csv"
 
 
 def _unread(path: Path) -> Problem:
