@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfmodel.api.caches import CACHE_SKIP
 from perfmodel.api.command import text
@@ -15,7 +16,7 @@ from perfmodel.api.session import Session
 from perfmodel.memory import PARTS, PHASES, STATUS, MemoryTable
 from perfmodel.pipeline.evaluate import STAGES, Evaluation
 from perfmodel.pipeline.lines import Column, Line
-from perfmodel.pipeline.queue import files_before, wave
+from perfmodel.pipeline.queue import files_before, of_a_server, wave
 from perfmodel.pipeline.uncertainty import halfwidth_s
 from perfmodel.report.answer import (
     CommandsInfo,
@@ -295,11 +296,19 @@ def in_flight(record: Prediction, requests: int, in_turn_ms: float) -> Predictio
     )
 
 
+def sent_together(table: Table) -> NDArray[np.int64]:
+    """Requests that the benchmark of each configuration sends to its server at once."""
+    session, layouts = table.session, table.evaluation.layouts
+    if not session.engine.sends_together:
+        return np.ones(len(layouts), np.int64)
+    return of_a_server(session.workload.concurrency, session.system.num_gpus, layouts)
+
+
 def with_commands(table: Table, row: int, record: Prediction) -> Prediction:
     """`record` with serve, request and benchmark commands, one server a replica."""
-    config = table.evaluation.layouts.row(row)
-    commands = table.session.engine.commands(
-        table.session.context,
+    config, session = table.evaluation.layouts.row(row), table.session
+    commands = session.engine.commands(
+        replace(session.context, in_flight=int(sent_together(table)[row])),
         replace(config, dp=config.dp * record.replicas),
         float(table.evaluation.latency_s[row]),
     )

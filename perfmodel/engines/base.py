@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -208,6 +208,7 @@ class Context:
         guidance: guidance scale of the request.
         task, width, height, frames, fps, steps, seed: of the request, after rounding.
         outputs: images or clips of one request.
+        in_flight: requests that a benchmark sends to a server at once.
         flow_shift, negative_prompt: sent with the request when not None.
         input_images: images that the request carries.
         num_gpus, nodes, gpus_per_node: of the system.
@@ -244,6 +245,7 @@ class Context:
     steps: int = 1
     seed: int = 42
     outputs: int = 1
+    in_flight: int = 1
     flow_shift: float | None = None
     negative_prompt: str | None = None
     input_images: int = 0
@@ -321,9 +323,15 @@ class Launch:
 
 
 class Engine(Protocol):
-    """An inference engine: one folder in ``engines/``, one line in the registry."""
+    """An inference engine: one folder in ``engines/``, one line in the registry.
+
+    Attributes:
+        name: id.
+        sends_together: its benchmark sends the requests in flight at once, not one after another.
+    """
 
     name: str
+    sends_together: ClassVar[bool]
 
     def version(self, text: str | None = None, dated: str | None = None) -> Version:
         """Version from ``0.30.0``, ``2026-06-16`` or None (the pinned one).

@@ -9,8 +9,9 @@ from perfmodel.spec.parallel import ParallelConfig
 
 
 def sent_record(ctx: Context, config: ParallelConfig, outputs: int) -> dict[str, object]:
-    """The run record of one replica that is sent a request for `outputs` outputs."""
-    return run_record(replace(ctx, outputs=outputs), replace(config, dp=1))
+    """The run record of one replica that is sent requests for `outputs` outputs at once."""
+    record = run_record(replace(ctx, outputs=outputs), replace(config, dp=1), ctx.in_flight)
+    return record if ctx.in_flight == 1 else {**record, "latency_of": "mean"}
 
 
 def outputs_note(ctx: Context, outputs: int, why: str) -> list[str]:

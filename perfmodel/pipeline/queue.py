@@ -42,3 +42,12 @@ def copies(in_flight: int, num_gpus: int, layouts: Layouts) -> NDArray[np.int64]
     """
     fit = np.maximum(num_gpus // layouts.world_size, 1)
     return np.asarray(np.minimum(fit, -(-in_flight // layouts.dp)))
+
+
+def of_a_server(in_flight: int, num_gpus: int, layouts: Layouts) -> NDArray[np.int64]:
+    """Most of the requests in flight that one server of a configuration gets.
+
+    Formula: ``ceil(N / servers)``; every data-parallel replica of a copy is a server.
+    """
+    servers = copies(in_flight, num_gpus, layouts) * layouts.dp
+    return np.asarray(-(-in_flight // servers))

@@ -16,7 +16,7 @@ from perfmodel.api import header, misfit
 from perfmodel.api.all_gpus import of_all, refuse_without_all
 from perfmodel.api.command import command_line, further
 from perfmodel.api.offload import settled
-from perfmodel.api.records import Table, prediction, with_commands
+from perfmodel.api.records import Table, prediction, sent_together, with_commands
 from perfmodel.api.session import Session, open_session
 from perfmodel.api.table import build_table, legality, search_space
 from perfmodel.engines.base import problems
@@ -80,7 +80,7 @@ class Field:
         """Wall time of a run of each row: start, warm-up, requests."""
         job = self.table.session.job
         first_s = job.machine.term("first_request_s")
-        requests = repeats + WARMUPS
+        requests = repeats * sent_together(self.table) + WARMUPS
         seconds = START_S + first_s + requests * self.table.evaluation.latency_s
         return np.asarray(seconds / S_PER_MINUTE)
 
@@ -344,6 +344,7 @@ def _runs(field: Field, choice: Choice) -> tuple[PlanRun, ...]:
                 gpu_minutes=minutes * record.num_gpus,
                 warmups=WARMUPS,
                 repeats=repeats,
+                in_flight=int(sent_together(field.table)[row]),
                 best_share=choice.best_frac[index],
             )
         )

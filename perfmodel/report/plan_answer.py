@@ -15,6 +15,7 @@ class PlanRun(Record):
     `letter` belongs to this plan only; `run_id` names its folder.  `reference` is the run that it
     is compared with, `changes` what differs (`changed` things), `question` what the pair answers.
     `best_share` is the share of draws in which it is the best of all configurations.
+    `in_flight`: requests that each repeat sends to the one server at once.
     """
 
     letter: str
@@ -29,6 +30,7 @@ class PlanRun(Record):
     gpu_minutes: float
     warmups: int = 1
     repeats: int = 3
+    in_flight: int = 1
     best_share: float | None = None
 
 

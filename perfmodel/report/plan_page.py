@@ -122,11 +122,19 @@ def _alone(answer: PlanAnswer) -> str:
     """What the runs measure, where several requests in flight are asked for."""
     if answer.workload is None or answer.workload.concurrency == 1 or not answer.runs:
         return ""
-    text = "each run sends one request at a time, and predicted is of one alone"
+    asked, each = answer.workload.concurrency, [run.in_flight for run in answer.runs]
+    if max(each) == 1:
+        text = "each run sends one request at a time"
+    elif min(each) == max(each):
+        text = f"each repeat sends {max(each)} requests to the server at once"
+    else:
+        sent = ", ".join(f"{run.letter} {run.in_flight}" for run in answer.runs)
+        text = f"each repeat sends to its server what it gets of {asked} in flight ({sent})"
+    text += ", and predicted is of one alone"
     if answer.objective in (None, "latency"):
         text += (
-            f"; they are chosen by the mean of the {answer.workload.concurrency} in flight, on "
-            "copies that fill the machine"
+            f"; they are chosen by the mean of the {asked} in flight, on copies that fill the "
+            "machine"
         )
     return text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from perfmodel.engines.base import Behaviour, Commands, Context, Launch, Rule, Version
 from perfmodel.engines.plain.facts import (
@@ -52,6 +52,7 @@ class PlainEngine:
         extra_rules: rules that only this engine has.
     """
 
+    sends_together: ClassVar[bool] = False
     facts: Facts
     starter: Starter
     reader: Reader

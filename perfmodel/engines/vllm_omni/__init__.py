@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from perfmodel.engines.base import Behaviour, Commands, Context, Launch, Rule, Version
 from perfmodel.engines.vllm_omni.versions import resolve_version
@@ -14,6 +15,7 @@ class VllmOmni:
     """The engine object (stateless; its parts load when they are asked for)."""
 
     name = "vllm-omni"
+    sends_together: ClassVar[bool] = True
 
     def version(self, text: str | None = None, dated: str | None = None) -> Version:
         """Version from ``0.30.0``, ``2026-06-16`` or None (the pinned one)."""

@@ -7,6 +7,7 @@ The variable PERFMODEL_JOB may hold keys that replace those of the job, such as 
 that fails is a record too: its HTTP status and what the server said, without times.
 """
 
+import concurrent.futures
 import datetime
 import json
 import os
@@ -96,6 +97,26 @@ def send(job: dict[str, Any]) -> dict[str, Any]:
     return {"times": times, "status": status, "headers": shown, "peak": peak, "error": None}
 
 
+def send_at_once(job: dict[str, Any]) -> dict[str, Any]:
+    """As many requests together as the job has in flight; the first writes the output.
+
+    Returns:
+        As `send`, with the mean of each time and the most memory, or the first that failed.
+    """
+    later = {**job, "output": None}
+    jobs = [job, *[later] * (job["in_flight"] - 1)]
+    with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+        answers = list(pool.map(send, jobs))
+    failed = [answer for answer in answers if answer["error"]]
+    if failed or len(answers) == 1:
+        return (failed or answers)[0]
+    times = [answer["times"] for answer in answers]
+    keys = [key for key in times[0] if all(key in each for each in times)]
+    mean = {key: statistics.fmean(each[key] for each in times) for key in keys}
+    peaks = [answer["peak"] for answer in answers if answer["peak"]]
+    return {**answers[0], "times": mean, "peak": max(peaks, default=None)}
+
+
 def wait_for(url: str, patience_s: float) -> None:
     """Return when the server answers its health route."""
     deadline = time.monotonic() + patience_s
@@ -135,14 +156,15 @@ def main() -> None:
     wait_for(job["health"], job["patience_s"])
     answers = []
     for number in range(job["warmups"] + job["repeats"]):
-        answer = send(job)
+        answer = send_at_once(job) if number >= job["warmups"] else send(job)
         if answer["error"]:
             failure = {"http_status": answer["status"], "error": answer["error"]}
             append(job, {"measured_ms": {}, **failure})
             raise SystemExit(answer["error"])
         if number >= job["warmups"]:
             answers.append(answer)
-            print(f"request {len(answers)}: {answer['times']}", flush=True)
+            sent = f"{job['in_flight']} requests" if job["in_flight"] > 1 else "request"
+            print(f"{sent} {len(answers)}: {answer['times']}", flush=True)
     last = answers[-1]
     found: dict[str, Any] = {
         "measured_ms": summary([answer["times"] for answer in answers]),
