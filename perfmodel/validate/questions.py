@@ -287,15 +287,24 @@ def _guidance(record: RunRecord, parallel: ParallelConfig) -> float | None:
     return None
 
 
-def _engine(record: RunRecord, assumed: list[str]) -> str:
-    """Engine at the record's version, or at the day of its source where it names none."""
+def version_of(record: RunRecord) -> tuple[str | None, bool]:
+    """The release of the engine that ran, else the day of the source; whether it is the release.
+
+    None where neither is known.
+    """
     version = record.engine_version or ""
     number = version.split()[0] if version else ""
     if number[:1].isdigit() and "." in number and number[0:1] == "0":
-        return f"{record.engine}@{number}"
-    assumed.append("engine_version")
-    day = day_of_run(record.engine, record.source or "", record.source_date)
-    return f"{record.engine}@{day}" if day else record.engine
+        return number, True
+    return day_of_run(record.engine, record.source or "", record.source_date), False
+
+
+def _engine(record: RunRecord, assumed: list[str]) -> str:
+    """Engine at the record's version, or at the day of its source where it names none."""
+    version, stated = version_of(record)
+    if not stated:
+        assumed.append("engine_version")
+    return f"{record.engine}@{version}" if version else record.engine
 
 
 def _cache(named: object) -> str:

@@ -12,7 +12,7 @@ from perfmodel.report.validate_answer import RecordDetail, Skipped, ValidateAnsw
 from perfmodel.spec.record import END_TO_END_KEYS, RunRecord, read_records
 from perfmodel.units import PERCENT
 from perfmodel.validate.predicted import Predicted, predict_record
-from perfmodel.validate.questions import Skip
+from perfmodel.validate.questions import Skip, version_of
 from perfmodel.validate.scores import errors, grouped, likely_unit
 from perfmodel.validate.sweeps import sweep_rows
 
@@ -194,7 +194,9 @@ def likely_reason(one: Predicted) -> str | None:
     if unit is not None:
         return f"looks like {unit}, not ms: {key}"
     if "engine_version" in one.question.assumed:
-        return "engine version not stated, taken from the source's date"
+        day, _ = version_of(one.record)
+        taken = "taken from the source's date" if day else "the newest is taken"
+        return f"engine version not stated, {taken}"
     prediction = one.answer.prediction
     if prediction is None:
         return None

@@ -10,6 +10,7 @@ from perfmodel.pipeline.uncertainty import REPEAT_FRAC
 from perfmodel.plan.belief import Belief, Observation
 from perfmodel.spec.record import RunRecord
 from perfmodel.units import MS_PER_S
+from perfmodel.validate.questions import version_of
 from perfmodel.validate.scores import likely_unit
 from perfmodel.verify.in_flight import note
 
@@ -67,7 +68,7 @@ def observations(
 
     A time whose predicted stages are all zero teaches nothing (a stage that the model has not).
     """
-    found, notes = [], note(record)
+    found, notes = [], [*note(record), *_dated(record, session)]
     for key in usable_keys(record.measured_ms):
         stages = key_stages(key, session)
         seconds = key_seconds(key, record.measured_ms[key], session)
@@ -78,6 +79,22 @@ def observations(
         noise = noise_frac(record.measured_ms, key, record.repeats)
         found.append(Observation(row, stages, seconds, noise))
     return found, notes
+
+
+def _dated(record: RunRecord, session: Session) -> list[str]:
+    """The day of a run that names no release, where that is before the release asked.
+
+    ``validate`` predicts such a run as of its day; here it still answers the question that it does
+    not contradict.
+    """
+    day, stated = version_of(record)
+    behaviour = session.behaviour
+    if record.engine_version or stated or day is None or day >= behaviour.date:
+        return []
+    return [
+        f"no version stated, of about {day} by its source: read as {behaviour.version}; "
+        f"--engine {record.engine}@{day} asks as of then"
+    ]
 
 
 def noise_frac(measured_ms: Mapping[str, float], key: str, repeats: object) -> float:
