@@ -228,9 +228,9 @@ def _top(variants: Sequence[_Ranked], top: int, objective: str) -> tuple[_Ranked
         for number, v in enumerate(variants)
         for place, row in enumerate(v.ranking.order[: max(top, 1)])
     ]
-    # Ties of one variant keep the order that memory gave them.
+    # Ties of one variant keep the order that memory gave them; what may not fit comes last in all.
     if len(variants) > 1:
-        places.sort(key=lambda p: p[0])
+        places.sort(key=lambda p: (bool(variants[p[1]].table.memory.tight[p[3]]), p[0]))
     best = variants[places[0][1]]
     best_score = places[0][0]
     records = []

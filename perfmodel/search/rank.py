@@ -113,7 +113,9 @@ def rank(
     _, first = np.unique(groups, return_index=True)
     rows = rows[np.sort(first)]
     best = int(rows[0])
-    tied = _tied(evaluation, rows, best, scores, peak_bytes) & (late[rows] == late[best])
+    peers = late[rows] == late[best]
+    tied = np.zeros(len(rows), bool)
+    tied[peers] = _tied(evaluation, rows[peers], best, scores, peak_bytes)
     front = rows[tied]
     close = scores[front] <= scores[best] * (1 + MEMORY_WORTH_FRAC)
     least = np.min(peak_bytes[front], initial=np.inf, where=close)
