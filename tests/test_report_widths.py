@@ -7,6 +7,7 @@ import re
 import pytest
 
 import perfmodel as pm
+from perfmodel.cli.app import run
 from perfmodel.report.answer import CompareRow
 from perfmodel.report.compare_page import compare_columns
 from perfmodel.report.page import Column
@@ -135,3 +136,14 @@ def test_the_terms_of_a_verdict_fit_the_page_with_the_longest_title(bounded):
     page = render_text(verify_page(VerifyAnswer(terms=(shift,), ranking=())))
     assert title in page
     assert max(map(len, page.splitlines())) <= 100
+
+
+def test_a_comparison_of_engines_says_how_to_ask_for_one(capsys):
+    words = ["recommend", "--gpus", "2xH100-SXM", "--model", "flux.1-dev", "--engine", "any"]
+    assert run(words) == 0
+    assert "recommend --engine NAME tells why" in capsys.readouterr().out
+
+
+def test_hosts_of_one_device_are_joined_by_a_network():
+    answer = pm.recommend(pm.Workload(model="wan2.2-ti2v-5b"), "2xGB10")
+    assert "2x GB10, network, 2 nodes" in " ".join(text(answer).split())

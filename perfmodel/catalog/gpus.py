@@ -196,7 +196,9 @@ def build_system(
 
 
 def link_label(device: Device) -> str:
-    """The link in a word: NVLink, PCIe, HCCS, xGMI."""
+    """The link in a word: NVLink, PCIe, HCCS, xGMI, network where hosts hold one device each."""
+    if device.link.kind == "none":
+        return "network"
     return "xGMI" if "xGMI" in device.link.kind else device.link.kind.split()[0]
 
 

@@ -22,6 +22,10 @@ def compare_page(answer: CompareAnswer, seconds: float | None = None) -> Page:
     add_header(page, answer)
     page.blank()
     page.table(compare_columns(answer.rows, _file(answer)))
+    if tuple(answer.varied) == ("engine",):
+        page.paragraph(
+            "recommend --engine NAME tells why, the alternatives and the commands of one", indent=2
+        )
     for row in answer.rows:
         case = ", ".join(f"{key}={value}" for key, value in row.values.items())
         for problem in row.problems:
