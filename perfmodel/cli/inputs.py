@@ -74,12 +74,24 @@ def read_inputs(given: Given) -> Inputs:
     system = collect(lambda: read_system(given))
     options = collect(lambda: read_options(given))
     settings = collect(lambda: read_settings(given))
+    _check_names(given, collect)
     collect.finish()
     assert workload is not None
     assert system is not None
     assert options is not None
     assert settings is not None
     return Inputs(workload, system, options, settings)
+
+
+def _check_names(given: Given, collect: Collector) -> None:
+    """Names that the library looks up later; now, where a problem ends here, all are said."""
+    from perfmodel import catalog, engines
+
+    engine, model = given.text("engine"), given.text("model")
+    if engine:
+        collect(lambda: engines.parse_engine(engine))
+    if collect.problems and model and model.strip():
+        collect(lambda: catalog.load_model(model))
 
 
 def read_workload(given: Given) -> Workload:

@@ -277,6 +277,7 @@ class Rule:
         severity: a ``warning`` informs and never removes a configuration.
         source: where the rule was read.
         per_layout: False for rules that no other configuration can satisfy (model, dtype).
+        gate: what it refuses leaves nothing for the other rules of the engine to say.
     """
 
     id: str
@@ -286,6 +287,7 @@ class Rule:
     severity: Severity = "error"
     source: str = ""
     per_layout: bool = True
+    gate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,8 +386,14 @@ def legal(rules: Sequence[Rule], ctx: Context, layouts: Layouts) -> BoolColumn:
     return ~broken
 
 
+OF_ANY_ENGINE = frozenset({"world-size", "missing-peak"})
+"""Rules about the machine alone."""
+
+
 def problems(rules: Sequence[Rule], ctx: Context, config: ParallelConfig) -> tuple[Problem, ...]:
-    """All problems of one configuration, errors before warnings."""
-    layouts = Layouts.of([config])
-    found = [rule.problem(ctx, config) for rule in rules if rule.violated(ctx, layouts)[0]]
+    """All problems of one configuration, errors before warnings; behind a gate few others."""
+    broken = [rule for rule in rules if rule.violated(ctx, Layouts.of([config]))[0]]
+    if any(rule.gate for rule in broken):
+        broken = [rule for rule in broken if rule.gate or rule.id in OF_ANY_ENGINE]
+    found = [rule.problem(ctx, config) for rule in broken]
     return tuple(sorted(found, key=lambda problem: problem.severity != "error"))

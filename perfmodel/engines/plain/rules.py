@@ -221,6 +221,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="model-not-in-engine",
         per_layout=False,
+        gate=True,
         title="The engine must have a pipeline for the model.",
         violated=_model,
         problem=_model_problem,
@@ -228,6 +229,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="device-not-in-engine",
         per_layout=False,
+        gate=True,
         title="The engine must run on the device.",
         violated=_device,
         problem=_device_problem,

@@ -240,6 +240,7 @@ OPTION_RULES: tuple[Rule, ...] = (
     Rule(
         id="model-not-in-engine",
         per_layout=False,
+        gate=True,
         title="The engine must have a pipeline for the model.",
         violated=_model,
         problem=_model_problem,
@@ -248,6 +249,7 @@ OPTION_RULES: tuple[Rule, ...] = (
     Rule(
         id="device-not-in-engine",
         per_layout=False,
+        gate=True,
         title="The engine must have a platform for the device.",
         violated=_device,
         problem=_device_problem,
