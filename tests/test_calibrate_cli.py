@@ -69,6 +69,7 @@ def test_excluded_rows_are_out(tmp_path, capsys):
     calibrate(**options(tmp_path, excluded=["collective:num_ranks=4,8"]))
     fit = json.loads((tmp_path / "fit.json").read_text())
     assert fit["laws"]["collective/all_to_all"]["range"]["num_ranks"] == [2.0, 2.0]
+    assert fit["excluded"] == ["collective:num_ranks=4,8"]
     capsys.readouterr()
 
 
@@ -182,6 +183,12 @@ def test_the_same_warning_is_shown_a_few_times_and_then_counted(tmp_path, capsys
     err = capsys.readouterr().err
     assert err.count("warning[records-row]") == 21
     assert "warning[records-row]: 480 more of the kind" in err
+
+
+def test_bench_refuses_a_file_as_its_folder(tmp_path, capsys):
+    file = write(tmp_path, "gemm.csv", "op\n")
+    assert run(["bench", "--ops", "gemm", "--device", "cpu", "--out", str(file)]) == 2
+    assert "cannot hold records: File exists" in capsys.readouterr().err
 
 
 def test_limits_of_microbenchmarks_fail_the_command(capsys):

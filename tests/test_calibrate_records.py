@@ -77,6 +77,16 @@ def test_duplicates_use_their_median_and_are_said(tmp_path):
     assert "same shape as line 2 (3 rows)" in messages(records)[0]
 
 
+def test_repeats_far_apart_are_said_and_their_files_told_apart(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    folder(tmp_path / "a", row(latency="100"))
+    folder(tmp_path / "b", row(latency="150"))
+    records = read_records([tmp_path / "a", tmp_path / "b"])
+    assert "though they lie 1.5 times apart" in messages(records)[0]
+    assert records.where(records.ops["gemm"].origin[0]) == f"{tmp_path / 'a' / 'gemm.csv'}:2"
+
+
 def test_other_kernels_of_a_shape_are_not_duplicates(tmp_path):
     records = read_records(folder(tmp_path, row(), row(kernel="cutlass")))
     assert len(records.ops["gemm"]) == 2
@@ -123,7 +133,7 @@ def test_exclude_takes_spaces_and_any_case_and_refuses_what_no_row_has(tmp_path)
 
 @pytest.mark.parametrize("delimiter", [";", "\t"])
 def test_other_separators_quotes_and_headers_with_spaces_are_read(tmp_path, delimiter):
-    head = HEAD.replace(",", f" {delimiter} ")
+    head = HEAD.upper().replace(",", f" {delimiter} ")
     line = '"' + row().replace(",", f'"{delimiter}"') + '"'
     (tmp_path / "gemm.CSV").write_bytes(b"\xef\xbb\xbf" + f"{head}\r\n{line}\r\n".encode())
     rows = read_records([tmp_path]).ops["gemm"]

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from perfmodel.calibrate.laws_fit import kernel_names
 from perfmodel.calibrate.records import Rows
 from perfmodel.calibrate.run import Calibration, FittedLaw
 from perfmodel.cost import fitcheck
@@ -27,7 +28,7 @@ DIGITS = 6
 def fit_document(
     result: Calibration, prior_family: str | None = None, older: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The JSON of a fit; ``fit_id`` hashes all but the date and the software versions.
+    """The JSON of a fit; ``fit_id`` hashes all but the date, the software and what was excluded.
 
     Args:
         result: laws that were fitted.
@@ -58,6 +59,7 @@ def fit_document(
         "schema_version": SCHEMA_VERSION,
         "fit_id": fit_id,
         **body,
+        **({"excluded": list(result.excluded)} if result.excluded else {}),
         "software": _software(result, older),
         "created": today(),
     }
@@ -65,6 +67,7 @@ def fit_document(
 
 def _law(fitted: FittedLaw) -> dict[str, Any]:
     law, found = fitted.law, fitted.found
+    own = {*kernel_names(law.rows)[:1], *(name for name, _ in law.factors)}
     bounds = {p.name: [p.low, p.high] for p in law.parameters}
     entry: dict[str, Any] = {
         "version": law.version,
@@ -83,6 +86,7 @@ def _law(fitted: FittedLaw) -> dict[str, Any]:
                 **_measured_at(law.rows, name),
             }
             for name, factors in found.kernels.items()
+            if name in own
         },
         "at_bounds": list(found.at_bounds),
         "achieved_frac": fitted.achieved_frac,

@@ -243,8 +243,10 @@ def kernel_factors(rows: Rows) -> tuple[tuple[str, str], ...]:
     (else the two are one).
     """
     factors: list[tuple[str, str]] = []
+    names, counts = np.unique(rows.text("kernel"), return_counts=True)
+    few = set(names[counts < FEWEST_KERNEL_ROWS].tolist())
     for name in kernel_names(rows)[1:]:
-        if (rows.text("kernel") == name).sum() < FEWEST_KERNEL_ROWS:
+        if name in few:
             continue
         factors.append((name, "rate"))
         if "head_dim" in rows.columns:

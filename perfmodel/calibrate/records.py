@@ -55,6 +55,8 @@ TEXTS: dict[str, tuple[str, ...]] = {
 SKIPPED = "skipped.csv"
 MOST_SHOWN = 20
 """Warnings that are told where nothing at all is usable."""
+FAR_APART = 1.2
+"""Repeats of a row that differ by more are not the same measurement."""
 MOST_NAMES = 5
 """What a folder without CSV files holds instead."""
 """What `bench` could not measure, and why: no records."""
@@ -134,8 +136,10 @@ class Records:
     seen: int = 0
 
     def where(self, row: NDArray[np.int64]) -> str:
-        """``file:line`` of an origin pair."""
-        return f"{self.files[int(row[0])].path.name}:{int(row[1])}"
+        """``file:line`` of an origin pair; with its folder where another file has its name."""
+        path = self.files[int(row[0])].path
+        alone = sum(file.path.name == path.name for file in self.files) == 1
+        return f"{path.name if alone else path}:{int(row[1])}"
 
 
 def csv_files(sources: Iterable[Path]) -> list[Path]:
@@ -203,7 +207,7 @@ def _read_file(
     index, kept, line = len(records.files), 0, 0
     refused: set[str] = set()
     try:
-        header = reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+        header = reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
         for raw in reader:
             line = reader.line_num
             records.seen += 1
@@ -317,12 +321,13 @@ def _columns(op: str, entries: list[tuple[int, int, dict[str, object]]], records
         if len(numbers) > 1:
             times = [float(str(entries[i][2]["latency_s"])) for i in numbers]
             row = {**row, "latency_s": float(np.median(times))}
-            second = entries[numbers[1]]
+            second, apart = entries[numbers[1]], max(times) / min(times)
+            far = f", though they lie {apart:.2g} times apart" if apart > FAR_APART else ""
             records.problems.append(
                 _problem(
                     "records-duplicate",
                     f"{records.files[second[0]].path}:{second[1]}: same shape as line {line}"
-                    f" ({len(numbers)} rows); their median is used",
+                    f" ({len(numbers)} rows); their median is used{far}",
                     op,
                 )
             )

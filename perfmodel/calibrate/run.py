@@ -58,7 +58,7 @@ class FittedLaw:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """All laws of a device from one set of records."""
+    """All laws of a device from one set of records, less the rows that `excluded` names."""
 
     device: Device
     records: Records
@@ -66,6 +66,7 @@ class Calibration:
     refused: tuple[Problem, ...]
     options: Options
     salt: str
+    excluded: tuple[str, ...] = ()
 
 
 def calibrate(
@@ -103,7 +104,7 @@ def calibrate(
     if not laws:
         nothing = Problem("fit-empty", "no law can be fitted to these records", field="--records")
         raise BadInput(*records.problems, *refused, nothing)
-    return Calibration(device, records, tuple(laws), tuple(refused), options, salt)
+    return Calibration(device, records, tuple(laws), tuple(refused), options, salt, excluded)
 
 
 def _asked(records: Records, only: tuple[str, ...]) -> list[FitLaw]:
@@ -146,6 +147,8 @@ def _checked(
     progress(law.name)
     law, slips = possible(with_known(law, device), rates, records)
     records.problems += slips
+    if slips and (problem := check_rows(law, rates, records)) is not None:
+        raise _NoFit(problem)
     fitted = _fit(law, rates, records, options, salt, device.id)
     if extrapolation:
         fitted = _with_extrapolation(fitted, rates, options, device.id)

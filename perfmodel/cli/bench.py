@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -61,6 +62,7 @@ def command(
 ) -> None:
     """Measure this device with torch and write records that `perfmodel calibrate` reads."""
     _check(preset, compiled, for_model, gpus)
+    _check_folder(out)
     cases = _model_cases(for_model, str(gpus)) if for_model else None
     from perfmodel.calibrate.measure.bench import BenchRequest
 
@@ -132,6 +134,22 @@ def _check(preset: str, compiled: str, for_model: str | None, gpus: str | None) 
         problems.append(Problem("bench-torch", message))
     if problems:
         raise BadInput(*problems)
+
+
+def _check_folder(out: Path) -> None:
+    """Refuse a folder that cannot be written before anything is measured.
+
+    Raises:
+        BadInput: a file is there, or the system refuses.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=out):
+            pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no name of a folder"
+        message = f"--out {out} cannot hold records: {reason}; name a folder of yours"
+        raise BadInput(Problem("bench-out", message, field="--out", value=str(out))) from None
 
 
 def _model_cases(model: str, gpus: str) -> tuple[Case, ...]:
