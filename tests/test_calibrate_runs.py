@@ -28,6 +28,7 @@ from perfmodel.calibrate.runs.terms import (
 )
 from perfmodel.catalog import data_files, own_terms
 from perfmodel.cli.calibrate import command as calibrate
+from perfmodel.cli.calibrate_runs import _cases
 from perfmodel.errors import BadInput
 from perfmodel.spec.record import RunRecord, read_records
 from perfmodel.units import MS_PER_S
@@ -322,6 +323,16 @@ def test_an_engine_without_runs_and_records_without_use_are_refused(tmp_path, ca
     with pytest.raises(BadInput, match="no run that can be predicted"):
         calibrate(**typed)
     assert capsys.readouterr().err == "", "the refusal carries the bad rows: said once"
+
+
+def test_runs_in_seconds_are_left_out_and_named(tmp_path, capsys):
+    rows = [json.loads(line) for line in RUNS.read_text().splitlines()]
+    rows = [row for row in rows if row["engine"] == "vllm-omni" and "e2e" in row["measured_ms"]][:3]
+    rows[1]["measured_ms"] = {"e2e": rows[1]["measured_ms"]["e2e"] / 1000}
+    path = tmp_path / "runs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len(_cases([path])) == 2
+    assert f"{rows[1]['id']}: e2e looks like seconds, not ms" in capsys.readouterr().err
 
 
 def test_too_few_runs_leave_the_priors_and_say_so(tmp_path, capsys):

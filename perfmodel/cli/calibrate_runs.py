@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -55,13 +56,39 @@ def _cases(paths: list[Path]) -> list[Case]:
     from perfmodel.spec.record import read_records
 
     records, bad = read_records(paths)
-    cases = cases_of(records)
+    cases, slips = _in_milliseconds(cases_of(records))
+    bad += slips
     if not cases:
         names = ", ".join(str(path) for path in paths)
         message = f"{names}: no run that can be predicted; perfmodel validate says why"
         raise BadInput(*bad, Problem("fit-empty", message, field="--runs", value=names))
     warn(bad)
     return cases
+
+
+def _in_milliseconds(cases: list[Case]) -> tuple[list[Case], list[Problem]]:
+    """Runs without those whose times seem to be in seconds or microseconds, and warnings of them.
+
+    No term moves a prediction that far, so they would only bend the others.
+    """
+    from perfmodel.units import MS_PER_S
+    from perfmodel.validate.scores import likely_unit
+
+    kept, slips = [], []
+    for case in cases:
+        logs = replace(case, stages={}).outcome(case.terms({})).log_s
+        found = {
+            key: unit
+            for (key, measured_s), log_s in zip(case.targets.items(), logs, strict=True)
+            if (unit := likely_unit(math.exp(log_s) * MS_PER_S, measured_s * MS_PER_S))
+        }
+        if not found:
+            kept.append(case)
+            continue
+        said = ", ".join(f"{key} looks like {unit}, not ms" for key, unit in found.items())
+        message = f"{case.record.id}: {said}; run left out"
+        slips.append(Problem("record-unit", message, severity="warning"))
+    return kept, slips
 
 
 def _check_engines(engines: Sequence[str], cases: Sequence[Case]) -> None:
