@@ -44,6 +44,7 @@ WIDE = [
     ("ltx-2.3", "2x8xH100-SXM", {"offload": "layerwise", "dtype": "fp8"}, "sglang-diffusion", ""),
     ("minimax-h3", "8xA100-SXM", {"cache_skip": 0.3}, "vllm-omni", "throughput"),
     ("cosmos3-super", "2xRTX-4090", {}, "vllm-omni", "latency"),
+    ("wan2.1-i2v-14b", "2xRTX-4090", {"cache_skip": 0.3, "dtype": "fp8"}, "vllm-omni", "latency"),
 ]
 
 

@@ -165,6 +165,7 @@ def _change_columns(choices: Sequence[Choice]) -> list[Column]:
             "request\nms",
             [f"~{words.milliseconds(c.latency_ms)}" if c.latency_ms else "-" for c in choices],
             drop_zero=True,
+            drop=-1,
         ),
     ]
 
