@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -137,19 +137,17 @@ def _check(preset: str, compiled: str, for_model: str | None, gpus: str | None) 
 
 
 def _check_folder(out: Path) -> None:
-    """Refuse a folder that cannot be written before anything is measured.
+    """Refuse a folder that cannot be written before anything is measured; none is made.
 
     Raises:
-        BadInput: a file is there, or the system refuses.
+        BadInput: a file stands where a folder belongs, or this user may not write there.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=out):
-            pass
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no name of a folder"
-        message = f"--out {out} cannot hold records: {reason}; name a folder of yours"
-        raise BadInput(Problem("bench-out", message, field="--out", value=str(out))) from None
+    there = next((path for path in (out, *out.absolute().parents) if path.exists()), Path("/"))
+    if there.is_dir() and os.access(there, os.W_OK):
+        return
+    reason = f"{there} may not be written" if there.is_dir() else f"{there} is a file"
+    message = f"--out {out} cannot hold records: {reason}; name a folder of yours"
+    raise BadInput(Problem("bench-out", message, field="--out", value=str(out)))
 
 
 def _model_cases(model: str, gpus: str) -> tuple[Case, ...]:
