@@ -87,7 +87,7 @@ def _in_milliseconds(cases: list[Case]) -> tuple[list[Case], list[Problem]]:
             continue
         said = ", ".join(f"{key} looks like {unit}, not ms" for key, unit in found.items())
         message = f"{case.record.id}: {said}; run left out"
-        slips.append(Problem("record-unit", message, severity="warning"))
+        slips.append(Problem("record-units", message, severity="warning"))
     return kept, slips
 
 
