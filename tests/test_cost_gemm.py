@@ -122,16 +122,18 @@ def test_tile_rates_rise_with_the_area(small, middle):
     store=st.floats(0, 1),
     gain=st.floats(1, 8),
     pitch=st.floats(0, 0.5),
+    beside=st.floats(0, 1),
     dtype=st.sampled_from(["bf16", "fp8_block"]),
     dim=st.sampled_from(["m", "n", "k"]),
     resident=st.booleans(),
 )
 @settings(max_examples=100, deadline=None)
 def test_any_parameters_keep_the_law_monotone(
-    strip, cache, store, gain, pitch, dtype, dim, resident
+    strip, cache, store, gain, pitch, beside, dtype, dim, resident
 ):
     changed = {"strip": strip, "cache_frac": cache, "store_frac": store, "l2_gain": gain}
-    values = {**VALUES, "pitch_frac": pitch} if dtype == "bf16" else QUANTISED
+    wide = {**VALUES, "pitch_frac": pitch, "beside_frac": beside}
+    values = wide if dtype == "bf16" else QUANTISED
     dims = {"m": 6000.0, "n": 7000.0, "k": 9000.0, dim: SIZES}
     times = gemm.gemm_time_s({**values, **changed}, RATES, dtype, **dims, resident=resident)
     assert np.all(np.diff(times) >= -1e-12 * times[1:])
@@ -203,6 +205,25 @@ def test_a_large_product_takes_the_kernel_with_the_larger_tile():
 
     assert rate(8192, 4096) / rate(8192, 6144) == pytest.approx(0.7, rel=0.02)
     assert rate(4096, 6144) / rate(8192, 6144) == pytest.approx(0.7, rel=0.02)
+
+
+def test_outputs_written_beside_the_products_cost_no_time_until_the_memory_is_busy():
+    """Products wait for their operands (power 1: the two add up); the output is free, or the roof.
+
+    Shapes of long k and of short k against sums made by hand from bytes and a measured rate.
+    """
+    still = {"launch_s": 0.0, "store_frac": 0.0, "overlap_power": 1.0, "strip": 16_384.0}
+    values = {**VALUES, **still, "beside_frac": 1.0}
+    bandwidth = RATES.memory_bytes_per_s * values["memory_frac"]
+    m, n, k = 256, 8192, 8192
+    matrix_s = float(gemm.matrix_s(values, RATES, "bf16", *np.array([m, n, k, 1.0])))
+    found = seconds(values, "bf16", m, n, k)
+    assert found == pytest.approx(matrix_s + 2 * k * (m + n) / bandwidth, rel=5e-3)
+    inside = seconds({**values, "beside_frac": 0.0}, "bf16", m, n, k)
+    assert inside - found == pytest.approx(2 * m * n / bandwidth, rel=0.1)
+    m, n, k = 16_384, 16_384, 64
+    roof_s = 2 * (m * n + k * (m + n)) / bandwidth
+    assert roof_s <= seconds(values, "bf16", m, n, k) < 1.1 * roof_s
 
 
 def test_rows_that_meet_in_a_bank_take_longer():

@@ -9,7 +9,9 @@ dimension, so the law is monotone by construction:
     matrix  = waves * 2 * tile_m * tile_n * (k / split) / (rate of one SM with this tile)
     store   = store_frac * output bytes / bandwidth          (writing that no product hides)
     traffic = operands and output once + the operand that is read again for every strip
-    time    = launch + smooth maximum of (matrix + store, traffic / bandwidth)
+    waited  = traffic - beside_frac * output       (what products wait for; 1: operands only)
+    fed     = smooth maximum of (matrix + store, waited / bandwidth)
+    time    = launch + larger of (fed, beside_frac * traffic / bandwidth)
 
 Tiles are run in strips, `strip` columns wide or twice as many rows high (clusters of the measured
 kernels are two tiles high): one strip after the other.  The operand that lies along the strip is
@@ -63,8 +65,11 @@ _TAIL = (
     Parameter("overlap_power", 3.0, 1.0, 8.0, "matrix and memory time: 1 add up, 8 the larger"),
     Parameter("host_floor_s", 1e-6, 1e-7, 5e-4, "host time a call of the collector", log=True),
 )
-_PITCH = Parameter("pitch_frac", 0.0, 0.0, 0.5, "extra time of rows that lie 32 KiB apart")
-PARAMETERS = (*_HEAD, _SPLIT, *_TAIL, _PITCH)
+_WIDE = (
+    Parameter("pitch_frac", 0.0, 0.0, 0.5, "extra time of rows that lie 32 KiB apart"),
+    Parameter("beside_frac", 0.0, 0.0, 1.0, "share of the output written beside the products"),
+)
+PARAMETERS = (*_HEAD, _SPLIT, *_TAIL, *_WIDE)
 
 PITCH_BYTES = 32768.0
 """Distance of rows that meet in the same bank of memory, where a device shows it: products of the
@@ -105,6 +110,9 @@ CACHE_POWER, WALK_POWER = 3.0, 1.5
 """How sharply a buffer falls out of the cache once it is larger than its share, and one that is
 walked through again and again: the cache does not replace the oldest line first."""
 
+BESIDE_POWER = 8.0
+"""How sharply the time of all traffic takes over where outputs are written beside the products."""
+
 SMALL_AREA, MIDDLE_AREA = 64.0 * 64.0, 128.0 * 128.0
 
 HOT_KNEES = 2.0
@@ -121,7 +129,12 @@ def gemm_bytes(
 ) -> FloatArray:
     """Compulsory traffic: both operands in `dtype` and the output (bf16 for the low dtypes)."""
     width = dtype_bytes(dtype)
-    return batch * ((m * k + k * n) * width + m * n * OUTPUT_BYTES.get(dtype, 2.0))
+    return batch * (m * k + k * n) * width + output_bytes(m, n, batch, dtype)
+
+
+def output_bytes(m: FloatArray, n: FloatArray, batch: FloatArray, dtype: str) -> FloatArray:
+    """What a product writes."""
+    return batch * m * n * OUTPUT_BYTES.get(dtype, 2.0)
 
 
 def gemm_time_s(
@@ -176,22 +189,27 @@ def _body_s(
     resident: bool,
     way: Way | None = None,
 ) -> FloatArray:
-    """Products and store, or traffic, whichever is longer: what follows the launch."""
+    """Products that wait for their operands, beside all traffic: what follows the launch."""
     tiles = way.kernel.tiles if way else None
     matrix = matrix_s(values, rates, dtype, m, n, k, batch, tiles) / kernel_rate
     store = store_s(values, rates, dtype, m, n, batch)
     traffic = gemm_bytes(m, n, k, batch, dtype)
+    written = output_bytes(m, n, batch, dtype)
     bandwidth = rates.memory_bytes_per_s * values["memory_frac"]
     if resident and values["l2_gain"] > 1.0:
         missed = _missed(values, rates, traffic)
         share = missed + (1.0 - missed) / values["l2_gain"]
-        traffic, store = traffic * share, store * share
+        traffic, store, written = traffic * share, store * share, written * share
     again = (
         walked_bytes(values, rates, dtype, way)
         if way
         else reread_bytes(values, rates, dtype, m, n, k)
     )
-    return p_max(matrix + store, (traffic + batch * again) / bandwidth, values["overlap_power"])
+    traffic_s = (traffic + batch * again) / bandwidth
+    beside = values.get("beside_frac", 0.0)
+    fed_s = traffic_s - beside * written / bandwidth
+    fed = p_max(matrix + store, fed_s, values["overlap_power"])
+    return p_max(fed, beside * traffic_s, BESIDE_POWER) if beside > 0.0 else fed
 
 
 def store_s(
@@ -203,7 +221,7 @@ def store_s(
     batch: FloatArray,
 ) -> FloatArray:
     """Writing the output while the matrix units wait: a tile is stored after its last product."""
-    written = batch * m * n * OUTPUT_BYTES.get(dtype, 2.0)
+    written = output_bytes(m, n, batch, dtype)
     return values["store_frac"] * written / (rates.memory_bytes_per_s * values["memory_frac"])
 
 
