@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.catalog import load_device
-from perfmodel.cost import gemm
+from perfmodel.cost import gemm, gemm_traffic
 from perfmodel.cost.machine import Rates
 from perfmodel.cost.tiling import KERNELS, Kernel, Way, passes, ways
 
@@ -46,7 +46,7 @@ def test_strips_read_again_what_a_least_recently_used_cache_has_lost(k, fits):
     m, n, strip = 65_536, 16_384, 512
     values = {**VALUES, "strip": strip / 2, "cache_frac": 0.5}
     again = loads_of_an_lru(m, n, k, strip, 0.5 * RATES.l2_bytes) - 2 * n * k
-    found = float(gemm.reread_bytes(values, RATES, "bf16", *map(np.asarray, (m, n, k))))
+    found = float(gemm_traffic.reread_bytes(values, RATES, "bf16", *map(np.asarray, (m, n, k))))
     if fits:
         assert again == 0
         assert found < 0.05 * 2 * n * k * (m / strip - 1)
@@ -56,14 +56,19 @@ def test_strips_read_again_what_a_least_recently_used_cache_has_lost(k, fits):
 
 def test_strips_take_the_cheaper_operand():
     values = {**VALUES, "strip": 256.0}
-    tall = float(gemm.reread_bytes(values, RATES, "bf16", *map(np.asarray, (1e6, 4096, 16_384))))
+    tall = float(
+        gemm_traffic.reread_bytes(values, RATES, "bf16", *map(np.asarray, (1e6, 4096, 16_384)))
+    )
     # w (128 MiB) is the smaller one: 1e6 / 512 times, a (30 GiB) would be read 16 times
     left, right = 2 * 1e6 * 16_384, 2 * 4096 * 16_384
     assert tall == pytest.approx(min(left * 15, right * (1e6 / 512 - 1)), rel=0.02)
 
 
 def test_a_product_that_stays_in_the_cache_reads_nothing_again():
-    assert float(gemm.reread_bytes(VALUES, RATES, "bf16", *map(np.asarray, (512, 512, 512)))) < 1.0
+    assert (
+        float(gemm_traffic.reread_bytes(VALUES, RATES, "bf16", *map(np.asarray, (512, 512, 512))))
+        < 1.0
+    )
 
 
 def test_the_store_of_the_output_is_added_to_the_products():

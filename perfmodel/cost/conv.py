@@ -13,6 +13,7 @@ import numpy as np
 
 from perfmodel.cost import gemm
 from perfmodel.cost.fits import values_of
+from perfmodel.cost.gemm_traffic import store_s
 from perfmodel.cost.machine import Machine
 from perfmodel.cost.result import (
     LATENCY,
@@ -59,7 +60,7 @@ def cost_conv(
         width = as_float(float(op.out_channels))
         one = np.ones_like(voxels)
         matrix = gemm.matrix_s(values, rates, dtype, voxels, width, as_float(inner), one)
-        store = gemm.store_s(values, rates, dtype, voxels, width, one)
+        store = store_s(values, rates, dtype, voxels, width, one)
         flops = 2.0 * voxels * op.out_channels * inner
         # Neighbouring outputs read the same inputs from cache: the traffic is that of the tensors.
         traffic = conv_bytes(op, voxels)

@@ -30,6 +30,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from perfmodel.cost.fits import Law, Parameter, values_of
+from perfmodel.cost.gemm_traffic import (
+    gemm_bytes,
+    missed_frac,
+    output_bytes,
+    reread_bytes,
+    store_s,
+    walked_bytes,
+)
 from perfmodel.cost.machine import Machine, Rates
 from perfmodel.cost.result import (
     LATENCY,
@@ -42,7 +50,7 @@ from perfmodel.cost.result import (
     outside,
     p_max,
 )
-from perfmodel.cost.tiling import DEFAULT_TILES, KERNELS, TILES, Tiles, Way, passes, ways
+from perfmodel.cost.tiling import DEFAULT_TILES, KERNELS, TILES, Tiles, Way, ways
 from perfmodel.ops import Gemm, dtype_bytes
 
 _HEAD = (
@@ -106,10 +114,6 @@ SPLIT_COLUMN = np.array(SPLITS, np.float64)
 MERGE_BYTES = 2.0
 """Memory traffic of one partial result: fp32 written and read, mostly through the cache."""
 
-CACHE_POWER, WALK_POWER = 3.0, 1.5
-"""How sharply a buffer falls out of the cache once it is larger than its share, and one that is
-walked through again and again: the cache does not replace the oldest line first."""
-
 BESIDE_POWER = 8.0
 """How sharply the time of all traffic takes over where outputs are written beside the products."""
 
@@ -120,21 +124,6 @@ HOT_KNEES = 2.0
 
 FLOOR_POWER = 8.0
 """How sharply the collector's host time per call takes over (infinite = the larger one)."""
-
-OUTPUT_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp64": 8.0}
-
-
-def gemm_bytes(
-    m: FloatArray, n: FloatArray, k: FloatArray, batch: FloatArray, dtype: str
-) -> FloatArray:
-    """Compulsory traffic: both operands in `dtype` and the output (bf16 for the low dtypes)."""
-    width = dtype_bytes(dtype)
-    return batch * (m * k + k * n) * width + output_bytes(m, n, batch, dtype)
-
-
-def output_bytes(m: FloatArray, n: FloatArray, batch: FloatArray, dtype: str) -> FloatArray:
-    """What a product writes."""
-    return batch * m * n * OUTPUT_BYTES.get(dtype, 2.0)
 
 
 def gemm_time_s(
@@ -197,7 +186,7 @@ def _body_s(
     written = output_bytes(m, n, batch, dtype)
     bandwidth = rates.memory_bytes_per_s * values["memory_frac"]
     if resident and values["l2_gain"] > 1.0:
-        missed = _missed(values, rates, traffic)
+        missed = missed_frac(values, rates, traffic)
         share = missed + (1.0 - missed) / values["l2_gain"]
         traffic, store, written = traffic * share, store * share, written * share
     again = (
@@ -212,58 +201,6 @@ def _body_s(
     return p_max(fed, beside * traffic_s, BESIDE_POWER) if beside > 0.0 else fed
 
 
-def store_s(
-    values: Mapping[str, float],
-    rates: Rates,
-    dtype: str,
-    m: FloatArray,
-    n: FloatArray,
-    batch: FloatArray,
-) -> FloatArray:
-    """Writing the output while the matrix units wait: a tile is stored after its last product."""
-    written = output_bytes(m, n, batch, dtype)
-    return values["store_frac"] * written / (rates.memory_bytes_per_s * values["memory_frac"])
-
-
-def reread_bytes(
-    values: Mapping[str, float],
-    rates: Rates,
-    dtype: str,
-    m: FloatArray,
-    n: FloatArray,
-    k: FloatArray,
-) -> FloatArray:
-    """Memory traffic of reading an operand again for every strip: the cheaper way of the two."""
-    width = dtype_bytes(dtype)
-    left, right = m * k * width, k * n * width
-    columns = left * np.maximum(n / values["strip"] - 1.0, 0.0) * _missed(values, rates, left)
-    rows = (
-        right * np.maximum(m / (2.0 * values["strip"]) - 1.0, 0.0) * _missed(values, rates, right)
-    )
-    return np.minimum(columns, rows)
-
-
-def walked_bytes(values: Mapping[str, float], rates: Rates, dtype: str, way: Way) -> FloatArray:
-    """Memory traffic of walking the operand along the lines of a known kernel again.
-
-    Blocks side by side share what they read until they have drifted apart: for rows of `step_bytes`
-    half of them still do.
-    """
-    row = way.k * dtype_bytes(dtype)
-    operand = row * (way.m if way.along_m else way.n)
-    often = passes(way, rates.multiprocessors, 1.0 / (1.0 + row / values["step_bytes"]))
-    return operand * (often - 1.0) * _missed(values, rates, operand, WALK_POWER)
-
-
-def _missed(
-    values: Mapping[str, float], rates: Rates, size: FloatArray, power: float = CACHE_POWER
-) -> FloatArray:
-    """Share of a buffer that the cache has lost when it is read again; grows with its size."""
-    ratio = np.maximum(size, 1.0) / max(values["cache_frac"] * rates.l2_bytes, 1.0)
-    result: FloatArray = 1.0 - 1.0 / (1.0 + ratio**power)
-    return result
-
-
 def quantise_s(
     values: Mapping[str, float], rates: Rates, rows: FloatArray, n: FloatArray, k: FloatArray
 ) -> FloatArray:
@@ -274,7 +211,7 @@ def quantise_s(
     """
     if "row_s" not in values:
         return np.zeros(())
-    moved = values["input_pass_bytes"] * k * _missed(values, rates, 2.0 * rows * k)
+    moved = values["input_pass_bytes"] * k * missed_frac(values, rates, 2.0 * rows * k)
     moved = moved + values["output_pass_bytes"] * n
     fixed = values["row_s"] + values["chunk_s"] * np.ceil(k / CHUNK)
     return rows * (fixed + moved / rates.memory_bytes_per_s)
