@@ -120,6 +120,23 @@ def test_bad_input_is_one_line_each(tmp_path, changes, message):
     assert not (tmp_path / "fit.json").exists()
 
 
+def test_laws_that_are_fitted_again_may_be_of_an_older_program(tmp_path):
+    """The law that --laws names is replaced; one that stays must be readable."""
+    fit = tmp_path / "fit.json"
+    older = json.loads((ROOT / "fits" / "a100-sxm-80g.json").read_text())
+    older["laws"]["collective/all_to_all"]["version"] = 0
+    fit.write_text(json.dumps(older))
+    calibrate(**options(tmp_path))
+    laws = json.loads(fit.read_text())["laws"]
+    assert laws["collective/all_to_all"]["version"] > 0
+    assert laws["gemm/bf16"] == older["laws"]["gemm/bf16"]
+    older["laws"]["gemm/bf16"]["version"] = 0
+    fit.write_text(json.dumps(older))
+    with pytest.raises(BadInput) as caught:
+        calibrate(**options(tmp_path))
+    assert [p.field for p in caught.value.problems] == [f"{fit}: laws.gemm/bf16.version"]
+
+
 def write(path, name, text):
     (path / name).write_text(text)
     return path / name

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -179,13 +179,15 @@ def check_writable(path: Path) -> None:
         read_fit(path)
 
 
-def read_older(path: Path, device_id: str) -> dict[str, Any]:
+def read_older(path: Path, device_id: str, replaced: Collection[str]) -> dict[str, Any]:
     """The fit at `path` whose other laws a new one of this device keeps.
+
+    Laws that are `replaced` may be of any version.
 
     Raises:
         BadInput: not a fit that this program reads, or one of another device.
     """
-    fit = fitcheck.read_fit(path)
+    fit = fitcheck.read_fit(path, replaced)
     if fit["device"] == device_id:
         return fit
     message = (

@@ -174,13 +174,14 @@ def _fit_device(given: dict[str, Any]) -> None:
     home = _home(given["device"], hardware)
     target = given["out"] or home / "calibration" / "fits" / f"{hardware.id}.json"
     check_writable(target)
-    older = read_older(target, hardware.id) if given["laws"] and target.exists() else None
+    only = tuple(part.strip() for part in given["laws"].split(",") if part.strip())
+    older = read_older(target, hardware.id, only) if only and target.exists() else None
     study = given["out"].with_suffix(".journal") if given["out"] else _study(home, hardware.id)
     result = calibrate(
         given["records"],
         hardware,
         _options(given, LAW_TRIALS, str(study)),
-        only=tuple(part.strip() for part in given["laws"].split(",") if part.strip()),
+        only=only,
         excluded=tuple(given["excluded"] or ()),
         extrapolation=given["extrapolation"],
         progress=lambda name: typer.echo(f"fitting {name}", err=True),

@@ -1,7 +1,7 @@
 """Scaled dot-product attention: matrix roof and exponential roof, waves, head width, causal.
 
-A tile of `q_tile` query rows walks over the keys.  Per key it costs two products of width
-head_dim (padded to 16) and `q_tile` exponentials:
+A tile of `q_tile` query rows walks over the keys, or over a part of them (`partition`).  Per key it
+costs two products of width head_dim (padded to 16) and `q_tile` exponentials:
 
     step    = max(products, exp) + (1 - overlap) * min(products, exp)
     keys    = seq_kv, or the mean over tiles under a causal mask (the diagonal tile is full)
@@ -25,6 +25,7 @@ from perfmodel.cost.backends import kernel_choice
 from perfmodel.cost.fits import Parameter, values_of
 from perfmodel.cost.gemm import throttle
 from perfmodel.cost.machine import Machine, Rates
+from perfmodel.cost.partition import partitions
 from perfmodel.cost.result import (
     EXP,
     LATENCY,
@@ -55,11 +56,6 @@ PARAMETERS = (
     Parameter("unaligned_frac", 0.08, 0.0, 0.6, "extra time of a head_dim that 16 does not divide"),
 )
 
-Q_TILES: dict[str, tuple[int, ...]] = {"blackwell": (128, 256)}
-"""Query rows of a tile; the best of several counts (kernels pick by shape)."""
-DEFAULT_Q_TILES = (128,)
-SPLITS = (1, 2, 4)
-"""Parts that the keys of a tile are split into when there are too few tiles."""
 OVERLAP_POWER = 4.0
 
 BIAS_BACKENDS = frozenset({"SDPA_EFFICIENT", "FLASHINFER_ATTN"})
@@ -85,11 +81,18 @@ def attention_time_s(
     paged = np.where(causal, values["kv_head_frac"], 0.0)
     loads = as_float(batch) * (heads + paged * as_float(kv_heads))
     options = []
-    for q_tile in Q_TILES.get(rates.family, DEFAULT_Q_TILES):
-        for split in SPLITS:
-            rounds = _rounds(values, rates, seq_q, seq_kv, loads, q_tile, causal, split)
-            options.append(_compute_s(values, rates, dtype, head_dim, q_tile, rounds, kernel_exp))
-    best = np.minimum.reduce(options) / kernel_rate
+    for q_tile, split in partitions(
+        rates.family,
+        rates.multiprocessors,
+        seq_q=seq_q,
+        seq_kv=seq_kv,
+        heads=as_float(batch) * heads,
+        head_dim=head_dim,
+        causal=causal,
+    ):
+        rounds = _rounds(values, rates, seq_q, seq_kv, loads, q_tile, causal, split)
+        options.append(_compute_s(values, rates, dtype, head_dim, q_tile, rounds, kernel_exp))
+    best = np.minimum.reduce(np.broadcast_arrays(*options)) / kernel_rate
     traffic = attention_bytes(seq_q, seq_kv, heads, kv_heads, head_dim, batch, dtype)
     memory = traffic / (rates.memory_bytes_per_s * values["memory_frac"])
     return values["launch_s"] + p_max(best, memory, OVERLAP_POWER)
@@ -101,14 +104,13 @@ def _rounds(
     seq_q: FloatArray,
     seq_kv: FloatArray,
     loads: FloatArray,
-    q_tile: int,
+    q_tile: FloatArray,
     causal: NDArray[np.bool_] | bool,
-    split: int,
+    split: FloatArray,
 ) -> FloatArray:
     """Keys that the busiest multiprocessor walks, one tile after the other."""
-    ramp, wave_frac = values["ramp_kv"], values["wave_frac"]
-    if split > 1:
-        ramp = ramp + values["split_kv"]
+    ramp = values["ramp_kv"] + np.where(split > 1.0, values["split_kv"], 0.0)
+    wave_frac = values["wave_frac"]
     occupancy = loads * np.ceil(as_float(seq_q) / q_tile) * (split / rates.multiprocessors)
     longest = as_float(seq_kv) / split + ramp
     waves = (1.0 - wave_frac) * np.maximum(occupancy, 1.0) + wave_frac * np.ceil(occupancy)
@@ -123,7 +125,7 @@ def _compute_s(
     rates: Rates,
     dtype: str,
     head_dim: FloatArray,
-    q_tile: int,
+    q_tile: FloatArray,
     rounds: FloatArray,
     kernel_exp: FloatArray | float,
 ) -> FloatArray:

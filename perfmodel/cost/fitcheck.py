@@ -6,7 +6,7 @@ Every finding is one problem that names the file, the field, the value and what 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,12 @@ REFIT = "perfmodel calibrate --records DIR"
 MAKE = f"make one: {REFIT}"
 
 
-def read_fit(path: Path) -> dict[str, Any]:
+def read_fit(path: Path, without: Collection[str] = ()) -> dict[str, Any]:
     """The fit of a file, checked from end to end.
+
+    Args:
+        path: of the file.
+        without: laws, or kinds of laws, that are dropped unchecked.
 
     Raises:
         BadInput: unreadable, no fit, or with values that no law can take; all of them.
@@ -35,6 +39,9 @@ def read_fit(path: Path) -> dict[str, Any]:
         data = read_json(path)
     except Unreadable as error:
         raise BadInput(_problem(path, "file", f"is no fit file ({error}); {MAKE}")) from None
+    if without and isinstance(data, dict) and isinstance(data.get("laws"), dict):
+        kept = {k: v for k, v in data["laws"].items() if not {k, k.split("/")[0]} & {*without}}
+        data = {**data, "laws": kept}
     found = list(problems_of(data, path))
     if found:
         more = len(found) - MOST_SHOWN

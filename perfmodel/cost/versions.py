@@ -2,7 +2,7 @@
 
 LAW_VERSIONS: dict[str, int] = {
     "gemm": 3,
-    "attention": 1,
+    "attention": 2,
     "conv": 2,
     "pointwise": 1,
     "collective": 4,
