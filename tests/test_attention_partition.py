@@ -52,6 +52,20 @@ def test_blackwell_pairs_tiles_and_splits_no_causal_ones():
         assert (float(rows), float(found)) == (256, split)
 
 
+def test_a_kernel_that_was_not_measured_may_have_either_tile():
+    """44,672 tokens, 8 heads, 148 SMs: 9.5 waves of 256 rows cost 10, 18.9 waves of 128 rows 19."""
+    law = load_laws("b300-sxm", "blackwell", None)[0]["attention/bf16"]
+    values = {**law.values, "wave_frac": 1.0, "ramp_kv": 0.0}
+    rates = Rates.of(load_device("b300-sxm"))
+    dims = {"seq_q": 44_672.0, "seq_kv": 44_672.0, "heads": 8.0, "kv_heads": 8.0}
+    dims = {name: np.float64(x) for name, x in {**dims, "head_dim": 128.0, "batch": 1.0}.items()}
+    known, other = (
+        float(attention_time_s(values, rates, "bf16", causal=False, measured=flag, **dims))
+        for flag in (True, False)
+    )
+    assert known / other == pytest.approx(10 * 256 / (19 * 128), rel=0.01)
+
+
 def test_other_families_choose_the_best_of_some():
     size = np.float64(4096)
     same = {"seq_q": size, "seq_kv": size, "heads": size, "head_dim": size, "causal": False}

@@ -76,8 +76,12 @@ def attention_time_s(
     causal: NDArray[np.bool_] | bool,
     kernel_rate: FloatArray | float = 1.0,
     kernel_exp: FloatArray | float = 1.0,
+    measured: bool = True,
 ) -> FloatArray:
-    """Seconds of the kernel alone, without the clip at the roofline."""
+    """Seconds of the kernel alone, without the clip at the roofline.
+
+    `measured`: records hold the kernel, so its tiles are known (`partition`).
+    """
     paged = np.where(causal, values["kv_head_frac"], 0.0)
     loads = as_float(batch) * (heads + paged * as_float(kv_heads))
     options = []
@@ -89,6 +93,7 @@ def attention_time_s(
         heads=as_float(batch) * heads,
         head_dim=head_dim,
         causal=causal,
+        measured=measured,
     ):
         rounds = _rounds(values, rates, seq_q, seq_kv, loads, q_tile, causal, split)
         options.append(_compute_s(values, rates, dtype, head_dim, q_tile, rounds, kernel_exp))
@@ -173,7 +178,15 @@ def cost_attention(op: Attention, machine: Machine, *, sustained: bool = True) -
         dims = {name: as_float(v) for name, v in dims.items()}
         kernel = np.minimum.reduce(
             [
-                attention_time_s(values, rates, dtype, causal=op.causal, **dims, **factors)
+                attention_time_s(
+                    values,
+                    rates,
+                    dtype,
+                    causal=op.causal,
+                    measured=choice.measured,
+                    **dims,
+                    **factors,
+                )
                 for factors in choice.factors()
             ]
         )

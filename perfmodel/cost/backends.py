@@ -50,10 +50,12 @@ class KernelChoice:
     Attributes:
         options: (rate factor, factor on the exponentials) of each.
         provenance: of the factors.
+        measured: records hold these kernels, so their tiles are known.
     """
 
     options: tuple[tuple[float, float], ...]
     provenance: str
+    measured: bool = False
 
     def factors(self) -> Iterator[dict[str, FloatArray]]:
         """Keyword arguments of `attention_time_s` for each kernel."""
@@ -77,7 +79,7 @@ def kernel_choice(machine: Machine, law: Law | None, op: Attention) -> KernelCho
     for part in BACKEND_KERNELS.get(backend, ()):
         matches = [name for name in names if part.lower() in name.lower()]
         if law is not None and matches:
-            return KernelChoice(_factors(law, matches), "fitted")
+            return KernelChoice(_factors(law, matches), "fitted", measured=True)
     best = KernelChoice(_factors(law, names) if law else ((1.0, 1.0),), "prior")
     if backend in PRIOR_BACKENDS:
         name = PRIOR_BACKENDS[backend]

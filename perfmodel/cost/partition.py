@@ -13,7 +13,9 @@ itself sometimes takes more parts than run at once, and larger problems are then
 tokens take 91 us, 10,816 take 79); the law grows with every dimension and is too fast there.  The
 causal kernels of Blackwell (TensorRT-LLM's) split nothing.
 
-Kernels of other families are not known so well: the law takes the best of a few parts.
+Kernels that were not measured, as cuDNN's, may have either tile: the law takes the better one at
+each shape, so that an unknown tile is not charged for a wave that it would leave half empty.  On
+other families it takes the best of a few parts.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ def partitions(
     heads: FloatArray,
     head_dim: FloatArray,
     causal: NDArray[np.bool_] | bool,
+    measured: bool = True,
 ) -> Iterator[tuple[FloatArray, FloatArray]]:
     """(query rows of a tile, parts of its keys): what the kernels of `family` choose from.
 
@@ -58,6 +61,7 @@ def partitions(
         heads: query heads of the whole batch.
         head_dim: width of a head.
         causal: the mask; such kernels read K and V from pages, in blocks of 128 keys.
+        measured: the kernel is one of those whose tiles the records show.
     """
     head_dim, heads = as_float(head_dim), as_float(heads)
     if family not in (HOPPER, BLACKWELL):
@@ -65,11 +69,12 @@ def partitions(
             yield np.asarray(ROWS), np.asarray(split)
         return
     hopper = family == HOPPER
-    rows = np.where(head_dim <= WIDEST_TALL, TALL_ROWS, ROWS) if hopper else np.asarray(PAIR_ROWS)
+    own = np.where(head_dim <= WIDEST_TALL, TALL_ROWS, ROWS) if hopper else np.asarray(PAIR_ROWS)
     block = key_block(head_dim, causal) if hopper else np.asarray(BLOCK)
-    tiles, blocks = heads * np.ceil(seq_q / rows), np.ceil(seq_kv / block)
-    parts = parts_at_once(tiles, blocks, multiprocessors)
-    yield rows, parts if hopper else np.where(causal, 1.0, parts)
+    for rows in (own,) if measured else (own, np.asarray(ROWS)):
+        tiles, blocks = heads * np.ceil(seq_q / rows), np.ceil(seq_kv / block)
+        parts = parts_at_once(tiles, blocks, multiprocessors)
+        yield rows, parts if hopper else np.where(causal, 1.0, parts)
 
 
 def key_block(head_dim: FloatArray, causal: NDArray[np.bool_] | bool) -> FloatArray:
