@@ -187,6 +187,29 @@ def test_the_fit_of_an_own_device_goes_where_predictions_find_it(
     assert load_fit("my-card")["laws"].keys() == {"collective/all_to_all"}
 
 
+@pytest.mark.parametrize("place", ["hardware", "."])
+def test_validate_takes_the_fit_that_calibrate_wrote_for_a_device_file(
+    place, tmp_path, capsys, monkeypatch
+):
+    """The same --device in both commands, and no other option."""
+    monkeypatch.chdir(tmp_path)
+    text = (data_roots()[0] / "hardware" / "a100-sxm-80g.yaml").read_text()
+    card = Path(place) / "my-card.yaml"
+    card.parent.mkdir(exist_ok=True)
+    card.write_text(text.replace("id: a100-sxm-80g", "id: my-card"))
+    rows = ROOT / "microbench" / "a100-sxm-80g" / "collective.csv"
+    argv = ["validate", str(rows), "--device", str(card), "--json"]
+    assert run(argv) == 0
+    assert set(json.loads(capsys.readouterr().out)["provenance"].values()) == {"prior"}
+    calibrate(**options(tmp_path, out=None, device=str(card)))
+    capsys.readouterr()
+    assert run(argv) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["provenance"]["collective/all_to_all"] == "fitted"
+    fit = Path("calibration/fits/my-card.json")
+    assert answer["fit_id"] == json.loads(fit.read_text())["fit_id"]
+
+
 def test_a_fit_elsewhere_says_how_it_is_used(tmp_path, capsys):
     calibrate(**options(tmp_path))
     assert f"fit.json; to use it: --fit {tmp_path / 'fit.json'}" in capsys.readouterr().err

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perfmodel.cli.fit_place import home_of, own_fit_path
 from perfmodel.cli.output import few, warn
 from perfmodel.errors import BadInput, Problem
 from perfmodel.files import as_word
@@ -171,8 +172,8 @@ def _fit_device(given: dict[str, Any]) -> None:
     hardware = read_hardware(given["device"])
     if given["prior"] is not None:
         _check_family(given["prior"])
-    home = _home(given["device"], hardware)
-    target = given["out"] or home / "calibration" / "fits" / f"{hardware.id}.json"
+    home = home_of(given["device"], hardware)
+    target = given["out"] or own_fit_path(given["device"], hardware)
     check_writable(target)
     only = tuple(part.strip() for part in given["laws"].split(",") if part.strip())
     older = read_older(target, hardware.id, only) if only and target.exists() else None
@@ -216,20 +217,6 @@ def read_hardware(name: str) -> Device:
 
 def _study(home: Path, name: str) -> Path:
     return home / "calibration" / "studies" / f"{name}.journal"
-
-
-def _home(name: str, device: Device) -> Path:
-    """Where the fit of a device belongs: the user's folder that describes it, else here."""
-    from perfmodel.catalog.data import data_roots, find
-
-    path = Path(name)
-    if path.suffix not in (".yaml", ".yml"):
-        item = find("hardware", device.id)
-        path = item.path if item else Path()
-    folder = path.resolve().parent
-    if folder.name != "hardware" or folder.is_relative_to(data_roots()[0].resolve()):
-        return Path()
-    return path.parent.parent
 
 
 def _how_to_use(target: Path) -> str:

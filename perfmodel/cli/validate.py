@@ -33,7 +33,8 @@ def command(
         str | None, typer.Option("--device", help="microbenchmarks: the device they were taken on")
     ] = None,
     fit: Annotated[
-        Path | None, typer.Option("--fit", help="fit file; default: the shipped one")
+        Path | None,
+        typer.Option("--fit", help="fit file; default: what calibrate wrote, else the shipped one"),
     ] = None,
     include_doubtful: Annotated[
         bool, typer.Option("--include-doubtful", help="runs: score doubtful rows too")
@@ -88,7 +89,7 @@ def _microbench(
 
     limits = _limits(fail_above, tuple(KINDS))
     hardware = _device(device)
-    answer = validate_microbench(paths, hardware, _fit(fit, hardware))
+    answer = validate_microbench(paths, hardware, _fit(fit or _beside(device, hardware), hardware))
     skipped = [
         (s["id"] if s["id"] in ROW_RULES else "records", s["reason"]) for s in answer["skipped"]
     ]
@@ -212,6 +213,17 @@ def _device(name: str | None) -> Device:
         )
     path = Path(name)
     return read_device(path) if path.suffix in (".yaml", ".yml") else load_device(name)
+
+
+def _beside(name: str | None, device: Device) -> Path | None:
+    """What `calibrate` wrote for a device file of the user's; None where a fit is found anyway."""
+    from perfmodel.catalog import load_fit
+    from perfmodel.cli.fit_place import own_fit_path
+
+    if name is None or load_fit(device.id) is not None:
+        return None
+    path = own_fit_path(name, device)
+    return path if path.is_file() else None
 
 
 def _fit(path: Path | None, device: Device) -> dict[str, Any] | None:
