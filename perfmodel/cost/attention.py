@@ -178,16 +178,8 @@ def cost_attention(op: Attention, machine: Machine, *, sustained: bool = True) -
         dims = {name: as_float(v) for name, v in dims.items()}
         kernel = np.minimum.reduce(
             [
-                attention_time_s(
-                    values,
-                    rates,
-                    dtype,
-                    causal=op.causal,
-                    measured=choice.measured,
-                    **dims,
-                    **factors,
-                )
-                for factors in choice.factors()
+                attention_time_s(values, rates, dtype, causal=op.causal, **{**kernel_is, **dims})
+                for kernel_is in choice.arguments()
             ]
         )
         kernel = values["launch_s"] + (kernel - values["launch_s"]) / slow

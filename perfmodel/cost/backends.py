@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from perfmodel.cost.fits import Law
 from perfmodel.cost.machine import Machine
-from perfmodel.cost.result import FloatArray, as_float
+from perfmodel.cost.result import as_float
 from perfmodel.ops import Attention
 
 BACKEND_KERNELS: dict[str, tuple[str, ...]] = {
@@ -57,10 +58,11 @@ class KernelChoice:
     provenance: str
     measured: bool = False
 
-    def factors(self) -> Iterator[dict[str, FloatArray]]:
+    def arguments(self) -> Iterator[dict[str, Any]]:
         """Keyword arguments of `attention_time_s` for each kernel."""
         for rate, exp_rate in self.options:
-            yield {"kernel_rate": as_float(rate), "kernel_exp": as_float(exp_rate)}
+            factors = {"kernel_rate": as_float(rate), "kernel_exp": as_float(exp_rate)}
+            yield {**factors, "measured": self.measured}
 
     def scaled(self, factor: float, provenance: str) -> KernelChoice:
         """The same kernels, all faster by `factor`."""
