@@ -13,6 +13,10 @@ itself sometimes takes more parts than run at once, and larger problems are then
 tokens take 91 us, 10,816 take 79); the law grows with every dimension and is too fast there.  The
 causal kernels of Blackwell (TensorRT-LLM's) split nothing.
 
+The tile sizes are those of the library (https://github.com/Dao-AILab/flash-attention, its Hopper
+kernels), as generally known: the source was not read for this.  The rows bear out the query rows;
+blocks of keys only bound the parts of short keys.
+
 Kernels that were not measured, as cuDNN's, may have either tile: the law takes the better one at
 each shape, so that an unknown tile is not charged for a wave that it would leave half empty.  On
 other families it takes the best of a few parts.
