@@ -116,6 +116,97 @@ def test_default_attention(slug, device, version, backend):
     assert "attention_backend" in found.assumed
 
 
+RDNA = FakeDevice("rdna4", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "since"),
+    [
+        ("CUDNN_ATTN", H100, "0.22.0"),
+        ("FLASHINFER_ATTN", B300, "0.22.0"),
+        ("SAGE_ATTN_3", RTX_PRO, "0.22.0"),
+        ("FLASH_ATTN", B300, "0.22.0"),
+        ("FLASH_ATTN", H100, "0.14.0"),
+        ("SAGE_ATTN", A100, "0.14.0"),
+        ("FLASH_ATTN_3_HUB", H100, "0.26.0"),
+        ("TRTLLM_ATTN", B300, "0.26.0"),
+        ("FASTVIDEO_VSA", B300, "0.28.0"),
+        ("RAINFUSION_ATTN", ASCEND, "0.28.0"),
+    ],
+)
+def test_a_backend_is_there_from_its_first_wheel_on(name, device, since):
+    for release in sorted(RELEASES):
+        label = ".".join(map(str, release))
+        there = name in behaviour("wan2.2-t2v-a14b", device, label).attention_available
+        assert there is (release >= tuple(map(int, since.split(".")))), label
+    # The main branch has a backend before the first wheel does.
+    assert name in behaviour("wan2.2-t2v-a14b", device, "2026-04-15").attention_available
+
+
+def test_backends_that_the_engine_replaces_are_not_available():
+    assert behaviour(on=RDNA).attention_available == ("TORCH_SDPA",)
+    narrow = behaviour("sana-video-2b", head_dim=112).attention_available
+    assert {"FLASHINFER_ATTN", "TRTLLM_ATTN", "SAGE_ATTN_3"}.isdisjoint(narrow)
+    assert "CUDNN_ATTN" in narrow
+
+
+@pytest.mark.parametrize(
+    ("slug", "axis", "since"),
+    [
+        ("hunyuanvideo-1.5", "pipeline", "0.18.0"),
+        ("hunyuanvideo-1.5", "has_sp", "0.22.0"),
+        ("hunyuanvideo-1.5", "has_vae_patch", "0.22.0"),
+        ("flux.2-dev", "pipeline", "0.18.0"),
+        ("flux.2-dev", "has_cfg", "0.20.0"),
+        ("flux.2-dev", "has_sp", "0.22.0"),
+        ("flux.2-dev", "has_vae_patch", "0.26.0"),
+        ("flux.2-klein-4b", "has_sp", "0.18.0"),
+        ("flux.1-dev", "has_cfg", "0.16.0"),
+        ("flux.1-dev", "has_hsdp", "0.18.0"),
+        ("flux.1-kontext-dev", "has_cfg", "0.26.0"),
+        ("qwen-image", "has_hsdp", "0.20.0"),
+        ("z-image", "has_hsdp", "0.20.0"),
+        ("ltx-2", "pipeline", "0.18.0"),
+        ("ltx-2", "has_vae_patch", "0.26.0"),
+        ("ltx-2.3", "pipeline", "0.20.0"),
+        ("ltx-2.3", "has_vae_patch", "0.24.0"),
+        ("helios-base", "pipeline", "0.18.0"),
+        ("wan2.1-vace-14b", "pipeline", "0.20.0"),
+        ("fastwan2.2-ti2v-5b", "pipeline", "0.28.0"),
+        ("cosmos3-nano", "pipeline", "0.22.0"),
+        ("cosmos3-edge", "pipeline", "0.26.0"),
+        ("minimax-h3", "pipeline", "0.26.0"),
+        ("sana-video-2b", "pipeline", "0.28.0"),
+        ("sana-video-2b", "has_sp", "0.30.0"),
+        ("sana-video-2b", "has_tp", "0.30.0"),
+        ("wan2.2-t2v-a14b", "has_hsdp", "0.16.0"),
+    ],
+)
+def test_a_pipeline_has_an_axis_from_its_first_wheel_on(slug, axis, since):
+    for release in sorted(RELEASES):
+        label = ".".join(map(str, release))
+        found = behaviour(slug, H100, label)
+        there = bool(found.pipeline and getattr(found, axis))
+        assert there is (release >= tuple(map(int, since.split(".")))), label
+
+
+def test_the_vae_of_the_edit_pipelines_is_not_shared():
+    # models/qwen_image/pipeline_qwen_image_edit*.py load the VAE of diffusers.
+    assert behaviour("qwen-image").has_vae_patch
+    assert not behaviour("qwen-image-edit").has_vae_patch
+    assert not behaviour("qwen-image-edit-2509").has_vae_patch
+
+
+def test_single_components_are_offloaded_since_0_30():
+    assert "text-encoder" in behaviour("wan2.2-t2v-a14b").offload_modes
+    assert "text-encoder" not in behaviour("wan2.2-t2v-a14b", version="0.28.0").offload_modes
+
+
+def test_minimax_h3_passes_no_masks_since_0_28():
+    assert behaviour("minimax-h3").attention_backend == "TRTLLM_ATTN"
+    assert behaviour("minimax-h3", version="0.26.0").attention_backend == "CUDNN_ATTN"
+
+
 def test_trtllm_needs_head_dim_128():
     assert behaviour("wan2.2-t2v-a14b", head_dim=64).attention_backend == "CUDNN_ATTN"
 

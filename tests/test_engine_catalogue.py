@@ -6,7 +6,7 @@ import pytest
 from engine_contexts import ENGINE
 
 from perfmodel import catalog
-from perfmodel.engines.vllm_omni.behaviour import default_backend, platform_of
+from perfmodel.engines.vllm_omni.attention import default_backend, platform_of
 from perfmodel.engines.vllm_omni.pipelines import pipeline_of
 from perfmodel.spec.workload import Options
 

@@ -86,6 +86,27 @@ def test_every_flag_of_every_command_exists():
     assert checked > 1000
 
 
+@pytest.mark.parametrize(
+    ("version", "prefix", "flags"),
+    [
+        ("0.20.0", "DIFFUSION_ATTENTION_BACKEND=TORCH_SDPA", "--quantization-config"),
+        ("0.22.0", "vllm", "--diffusion-attention-backend --diffusion-quantization-config"),
+        ("0.30.0", "vllm", "--diffusion-attention-backend --diffusion-quantization-config"),
+    ],
+)
+def test_options_are_named_as_the_release_reads_them(version, prefix, flags):
+    options = Options(attention_backend="TORCH_SDPA", dtype="fp8")
+    ctx = context("wan2.1-t2v-14b", version=version, options=options, on=H100)
+    words = shlex.split(ENGINE.commands(ctx, parse_parallel("usp4")[0], 1.0).serve)
+    assert words[0] == prefix
+    assert {word for word in words if "quantization" in word or "attention" in word} == {
+        *flags.split()
+    }
+    launch = ENGINE.read_launch(words)
+    assert launch.options["attention_backend"] == "TORCH_SDPA"
+    assert launch.options["dtype"] == "fp8"
+
+
 def test_flags_that_take_a_value_have_one():
     for ctx, config in grid():
         words = serve_words(ENGINE.commands(ctx, config, 1.0).serve)

@@ -63,6 +63,30 @@ def test_guidance_parallel_without_guidance_is_refused_and_ulysses_2_proposed(ch
     assert problem.legal_values == ("1",)
 
 
+def test_an_attention_backend_that_came_later_names_the_release():
+    ctx = context(
+        "wan2.1-t2v-14b", version="0.20.0", on=H100, device="h100-sxm",
+        options=Options(attention_backend="cudnn"),
+    )  # fmt: skip
+    problem = found(ctx)["attention-backend"]
+    assert problem.message.startswith(
+        "--attention CUDNN_ATTN came with vllm-omni 0.22.0 and is not in 0.20.0; legal here: "
+    )
+    assert problem.legal_values == ("FLASH_ATTN", "TORCH_SDPA", "SAGE_ATTN")
+
+
+def test_video_sparse_attention_needs_its_share_and_whole_sequences():
+    def errors_with(**chosen: Any) -> set[str]:
+        options = Options(attention_backend="FASTVIDEO_VSA", **chosen)
+        return errors(context("wan2.1-t2v-14b", options=options, num_gpus=4), **degrees)
+
+    degrees = {"cfg": 2, "vae_patch": 2}
+    assert errors_with() == {"attention-sparse"}
+    assert errors_with(attention_density=0.2) == set()
+    degrees = {"ulysses": 2}
+    assert errors_with(attention_density=0.2) == {"attention-sparse"}
+
+
 def test_three_branches_take_one_or_three_ranks():
     ctx = context(branches=3, num_gpus=6)
     assert errors(ctx, cfg=3) == set()

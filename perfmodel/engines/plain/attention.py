@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfmodel.engines.plain.facts import DeviceLike
-from perfmodel.engines.vllm_omni.behaviour import platform_of
+from perfmodel.engines.vllm_omni.attention import platform_of
 
 
 def torch_sdpa(device: DeviceLike) -> str:

@@ -16,11 +16,7 @@ from perfmodel.engines.plain.facts import (
     resolve_version,
 )
 from perfmodel.engines.torch_days import TORCH_2_9, attention_kernel
-from perfmodel.engines.vllm_omni.behaviour import (
-    available_backends,
-    backend_name,
-    platform_of,
-)
+from perfmodel.engines.vllm_omni.attention import backend_name, device_backends, platform_of
 from perfmodel.spec.parallel import ParallelConfig
 from perfmodel.spec.traced import TracedSpec
 from perfmodel.spec.workload import Options
@@ -149,7 +145,7 @@ def _spelled(facts: Facts, given: str) -> str:
 
 def _attentions(facts: Facts, device: DeviceLike) -> tuple[str, ...]:
     """Backends that may be asked for: those of the engine with a kernel for the device."""
-    here = {*available_backends(device), facts.attention(device)}
+    here = {*device_backends(device), facts.attention(device)}
     if platform_of(device.family) == "cuda":
         here |= {"FLASH_ATTN_2", "SDPA_EFFICIENT", "XFORMERS"}
     return tuple(name for name in facts.attentions if name in here)

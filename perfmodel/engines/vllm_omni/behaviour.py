@@ -7,8 +7,17 @@ from typing import Protocol
 
 from perfmodel.engines.base import Behaviour, Residency, Version
 from perfmodel.engines.torch_days import attention_kernel
+from perfmodel.engines.vllm_omni.attention import (
+    DeviceLike,
+    available_backends,
+    backend_name,
+    default_backend,
+    platform_of,
+    ring_backend,
+    ring_kernel,
+)
 from perfmodel.engines.vllm_omni.pipelines import Pipeline, pipeline_of
-from perfmodel.engines.vllm_omni.versions import has
+from perfmodel.engines.vllm_omni.versions import has, lacks
 from perfmodel.ops import DTYPE_BITS
 from perfmodel.spec.workload import Options
 from perfmodel.stages.base import Traits
@@ -54,149 +63,15 @@ class ModelLike(Protocol):
         """The VAE."""
 
 
-class DeviceLike(Protocol):
-    """What is read of a device here."""
-
-    @property
-    def family(self) -> str:
-        """Architecture family."""
-
-    @property
-    def compute_capability(self) -> str | None:
-        """CUDA compute capability, e.g. ``10.3``."""
-
-
 SOURCES = (
     "https://pypi.org/project/vllm-omni/0.30.0/ vllm_omni/diffusion/data.py",
     "https://pypi.org/project/vllm-omni/0.30.0/ vllm_omni/platforms/*/platform.py",
     "https://pypi.org/project/vllm-omni/0.30.0/ vllm_omni/diffusion/registry.py",
     "https://pypi.org/project/vllm-omni/0.30.0/ vllm_omni/diffusion/attention/parallel/",
+    "https://pypi.org/project/vllm-omni/0.14.0/ to 0.28.0, the same files",
 )
 
 HALF = DTYPE_BITS["bf16"]
-
-BACKENDS = (
-    "FLASH_ATTN",
-    "TORCH_SDPA",
-    "SAGE_ATTN",
-    "SAGE_ATTN_3",
-    "CUDNN_ATTN",
-    "FLASHINFER_ATTN",
-    "FASTVIDEO_VSA",
-    "FLASH_ATTN_HUB",
-    "FLASH_ATTN_3_HUB",
-    "TRTLLM_ATTN",
-    "RAINFUSION_ATTN",
-)
-MASK_BACKENDS = frozenset(
-    {
-        "FLASH_ATTN",
-        "TORCH_SDPA",
-        "CUDNN_ATTN",
-        "FLASHINFER_ATTN",
-        "FLASH_ATTN_HUB",
-        "FLASH_ATTN_3_HUB",
-    }
-)
-RING_BACKENDS = frozenset({"FLASH_ATTN", "TORCH_SDPA"})
-
-_SHORT_NAMES = {
-    "FA": "FLASH_ATTN",
-    "FA3": "FLASH_ATTN",
-    "FLASH": "FLASH_ATTN",
-    "SDPA": "TORCH_SDPA",
-    "TORCH": "TORCH_SDPA",
-    "CUDNN": "CUDNN_ATTN",
-    "FLASHINFER": "FLASHINFER_ATTN",
-    "TRTLLM": "TRTLLM_ATTN",
-    "SAGE": "SAGE_ATTN",
-}
-
-
-def platform_of(family: str) -> str:
-    """``cuda``, ``rocm`` or ``npu``; "" when the engine has no platform for the family."""
-    if family.startswith(("blackwell", "hopper", "ada", "ampere")):
-        return "cuda"
-    if family.startswith(("cdna", "rdna")):
-        return "rocm"
-    return "npu" if family.startswith("davinci") else ""
-
-
-def _major(device: DeviceLike) -> int:
-    text = (device.compute_capability or "").partition(".")[0]
-    return int(text) if text.isdecimal() else 0
-
-
-def is_datacenter_blackwell(device: DeviceLike) -> bool:
-    """Compute capability 10.x: the trtllm-gen kernels exist (B200, B300, GB200, GB300)."""
-    return _major(device) == 10 or (_major(device) == 0 and device.family == "blackwell")
-
-
-def backend_name(text: str) -> str:
-    """The engine's spelling of an attention backend: ``cudnn`` -> ``CUDNN_ATTN``."""
-    name = text.strip().upper().replace("-", "_")
-    return _SHORT_NAMES.get(name, name)
-
-
-def available_backends(device: DeviceLike) -> tuple[str, ...]:
-    """Backends that have a kernel for the device (packages assumed installed)."""
-    platform, major = platform_of(device.family), _major(device)
-    if platform == "npu":
-        return ("FLASH_ATTN", "TORCH_SDPA", "RAINFUSION_ATTN")
-    if platform != "cuda":
-        return ("FLASH_ATTN", "TORCH_SDPA")
-    names = ["FLASH_ATTN", "TORCH_SDPA", "FLASHINFER_ATTN", "CUDNN_ATTN"]
-    if device.family.startswith("blackwell"):
-        names.append("SAGE_ATTN_3")
-        if is_datacenter_blackwell(device):
-            names += ["TRTLLM_ATTN", "FASTVIDEO_VSA"]
-    else:
-        names.append("FLASH_ATTN_HUB")
-    if device.family == "hopper":
-        names.append("FLASH_ATTN_3_HUB")
-    if not is_datacenter_blackwell(device) and major != 11:
-        names.append("SAGE_ATTN")
-    return tuple(names)
-
-
-def default_backend(
-    device: DeviceLike, pipeline: Pipeline | None, head_dim: int, version: Version
-) -> str:
-    """What the engine picks when nothing is asked for (its packages installed).
-
-    Source: ``platforms/{cuda,rocm,npu}/platform.py get_diffusion_attn_backend_cls``.
-    """
-    platform = platform_of(device.family)
-    if platform == "rocm":
-        return "FLASH_ATTN" if device.family.startswith("cdna") else "TORCH_SDPA"
-    if platform != "cuda" or not device.family.startswith("blackwell"):
-        return "FLASH_ATTN"
-    mask_free = pipeline is not None and pipeline.mask_free
-    trtllm = mask_free and head_dim == 128 and is_datacenter_blackwell(device)
-    if trtllm and has("trtllm_default", version):
-        return "TRTLLM_ATTN"
-    # Before, FlashAttention was refused above compute capability 9.x.
-    return "CUDNN_ATTN" if has("cudnn_default", version) else "TORCH_SDPA"
-
-
-def ring_backend(device: DeviceLike, backend: str) -> str:
-    """What a chunk of ring attention runs on: only Flash, AITER and SDPA have a ring kernel.
-
-    Source: ``diffusion/attention/parallel/ring.py``.
-    """
-    if backend == "FLASH_ATTN" and platform_of(device.family) != "npu":
-        return "FLASH_ATTN"
-    return "TORCH_SDPA"
-
-
-def ring_kernel(device: DeviceLike, backend: str) -> str:
-    """Kernel family of ring chunks: with torch's attention the memory-efficient one on CUDA.
-
-    Source: ``attention/backends/ring_pytorch_attn.py`` (``op_type="efficient"``).
-    """
-    named = ring_backend(device, backend)
-    torch_on_cuda = named == "TORCH_SDPA" and platform_of(device.family) == "cuda"
-    return "SDPA_EFFICIENT" if torch_on_cuda else named
 
 
 def resolve_options(
@@ -235,13 +110,8 @@ def resolve_behaviour(
 
 def _resolve(model: ModelLike, device: DeviceLike, version: Version, options: Options) -> Behaviour:
     pipeline = pipeline_of(model.slug) if model.traced is None else None
-    if (
-        pipeline is not None
-        and pipeline.since
-        and version.release
-        and not has(pipeline.since, version)
-    ):
-        pipeline = None
+    if pipeline is not None:
+        pipeline = None if lacks(pipeline.first, version) else pipeline.on(version)
     resolved, assumed = resolve_options(
         pipeline, model.transformer.head_dim, device, version, options
     )
@@ -257,7 +127,7 @@ def _resolve(model: ModelLike, device: DeviceLike, version: Version, options: Op
         ring_attention_kernel=ring_kernel(device, backend),
         torch_attention_kernel=attention_kernel(device.family, version.date),
         attention_explicit=options.attention_backend is not None,
-        attention_available=available_backends(device),
+        attention_available=available_backends(device, version, model.transformer.head_dim),
         platform=platform_of(device.family),
         compiled=bool(resolved.compile),
         ulysses_mode=options.ulysses_mode,
@@ -280,7 +150,7 @@ def _resolve(model: ModelLike, device: DeviceLike, version: Version, options: Op
 def _with_pipeline(
     base: Behaviour, pipeline: Pipeline, model: ModelLike, version: Version
 ) -> Behaviour:
-    cosmos = pipeline.since == "cosmos3"
+    cosmos = pipeline.name.startswith("Cosmos3")
     two_experts = model.experts > 1
     auto_pad = pipeline.auto_pad == "always" or (
         bool(pipeline.auto_pad) and has(pipeline.auto_pad, version)
@@ -315,6 +185,7 @@ def _with_pipeline(
         cfg_on_distilled_refused=cosmos and has("distilled_refused", version),
         has_sp=pipeline.sp,
         has_cfg=pipeline.cfg,
+        has_tp=pipeline.tp,
         has_allgather=pipeline.sp and has("allgather", version),
         has_ring=dict(pipeline.legal_degrees).get("ring") != (1,),
         legal_degrees=pipeline.legal_degrees,
@@ -328,7 +199,10 @@ def _with_pipeline(
         offload_modes=tuple(
             mode
             for mode in base.offload_modes
-            if (pipeline.component_offload or mode != "text-encoder")
+            if (
+                mode != "text-encoder"
+                or (pipeline.component_offload and has("component_offload", version))
+            )
             and (mode != "layerwise-gather" or has("layerwise_gather", version))
         ),
     )

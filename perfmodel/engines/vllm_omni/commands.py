@@ -10,9 +10,9 @@ from shlex import quote
 
 from perfmodel.engines.base import Commands, Context, Version
 from perfmodel.engines.records import outputs_note, sent_record
-from perfmodel.engines.vllm_omni.behaviour import MASK_BACKENDS
+from perfmodel.engines.vllm_omni.attention import MASK_BACKENDS
 from perfmodel.engines.vllm_omni.rules_sequence import padding
-from perfmodel.engines.vllm_omni.versions import has, resolve_version
+from perfmodel.engines.vllm_omni.versions import has, of_label
 from perfmodel.spec.parallel import Layouts, ParallelConfig
 from perfmodel.units import S_PER_HOUR, S_PER_MINUTE
 
@@ -64,8 +64,7 @@ def _timeout_s(predicted_s: float) -> int:
 
 
 def _version(ctx: Context) -> Version:
-    label = ctx.behaviour.version
-    return resolve_version(None if not label else label.removeprefix("main at "))
+    return of_label(ctx.behaviour.version)
 
 
 def _serve(ctx: Context, config: ParallelConfig, predicted_s: float) -> str:
@@ -117,8 +116,15 @@ def visible(ctx: Context, config: ParallelConfig, replica: int) -> str:
 def _environment(
     ctx: Context, config: ParallelConfig, predicted_s: float, replica: int = 0, replicas: int = 1
 ) -> list[str]:
-    """Variables before the command: devices of a replica (on Ascend always), the time limit."""
+    """Variables before the command: devices of a replica (on Ascend always), the time limit.
+
+    Releases without a flag for the attention backend read it from the environment
+    (``diffusion/attention/selector.py``).
+    """
     found = []
+    name = _named_attention(ctx, config)
+    if name and not has("attention_flag", _version(ctx)):
+        found.append(f"DIFFUSION_ATTENTION_BACKEND={name}")
     if replicas > 1 or ctx.behaviour.platform == "npu":
         found.append(visible(ctx, config, replica))
     if not is_image(ctx) and _timeout_s(predicted_s) > SYNC_TIMEOUT_S:
@@ -153,7 +159,9 @@ def _option_words(ctx: Context, config: ParallelConfig) -> list[str]:
     if not ctx.behaviour.compiled and ctx.behaviour.platform != "npu":
         found.append("--enforce-eager")
     if options.dtype in _QUANTISED:
-        found += ["--diffusion-quantization-config", quote(_QUANTISED[options.dtype])]
+        since = has("quantization_flag", _version(ctx))
+        flag = "--diffusion-quantization-config" if since else "--quantization-config"
+        found += [flag, quote(_QUANTISED[options.dtype])]
     elif options.dtype == "fp16":
         found += ["--dtype", "float16"]
     if options.cache_method in _CACHES:
@@ -161,8 +169,8 @@ def _option_words(ctx: Context, config: ParallelConfig) -> list[str]:
     return found + _attention_words(ctx, config) + _offload_words(ctx)
 
 
-def _attention_words(ctx: Context, config: ParallelConfig) -> list[str]:
-    """The backend by name, where naming it does not change what the engine allows.
+def _named_attention(ctx: Context, config: ParallelConfig) -> str:
+    """The backend by name, where naming it does not change what the engine allows; else "".
 
     A named backend without a ring kernel, or without masks when tokens are padded, is an error;
     the same backend as the platform default is not.
@@ -175,8 +183,14 @@ def _attention_words(ctx: Context, config: ParallelConfig) -> list[str]:
     # On Ascend the default depends on a package, and the name would not install it.
     default = behaviour.platform == "npu" or not harmless
     if default and not behaviour.attention_explicit:
-        return []
-    return ["--diffusion-attention-backend", behaviour.attention_backend]
+        return ""
+    return behaviour.attention_backend
+
+
+def _attention_words(ctx: Context, config: ParallelConfig) -> list[str]:
+    name = _named_attention(ctx, config)
+    flag = has("attention_flag", _version(ctx))
+    return ["--diffusion-attention-backend", name] if name and flag else []
 
 
 def _offload_words(ctx: Context) -> list[str]:

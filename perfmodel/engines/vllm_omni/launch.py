@@ -54,6 +54,9 @@ _DTYPES = {
     "modelopt_fp4": "nvfp4",
 }
 _CACHES = {"stepcache": "step_cache", "step_cache_dit": "step_cache"}
+# Until 0.20.0: entrypoints/cli/serve.py, diffusion/attention/selector.py.
+_OLDER_NAMES = {"--quantization-config": "--diffusion-quantization-config"}
+_ATTENTION_VARIABLE = "DIFFUSION_ATTENTION_BACKEND="
 _DP_FLAG = "--data-parallel-size"
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
@@ -65,8 +68,9 @@ def _load(name: str) -> dict[str, Any]:
 
 @cache
 def known_flags() -> dict[str, dict[str, Any]]:
-    """Flags of vllm-omni 0.30.0 and those it inherits from vllm, by spelling."""
-    return {**_load("vllm_flags.json")["flags"], **_load("flags.json")["flags"]}
+    """Flags of vllm-omni 0.30.0 and those it inherits from vllm, by spelling, and older names."""
+    older = {name: {"same_as": now} for name, now in _OLDER_NAMES.items()}
+    return {**_load("vllm_flags.json")["flags"], **_load("flags.json")["flags"], **older}
 
 
 @cache
@@ -113,7 +117,7 @@ def read_launch(argv: Sequence[str]) -> Launch:
             nearest known flag.
     """
     reading = _Reading()
-    for flag, value in _pairs(_arguments(argv), reading):
+    for flag, value in _pairs(_arguments(argv, reading), reading):
         _apply(flag, value, reading)
     if reading.rank_local and reading.options.get("offload") == "layerwise-gather":
         reading.options["offload"] = "layerwise"
@@ -143,14 +147,18 @@ def read_launch(argv: Sequence[str]) -> Launch:
     )
 
 
-def _arguments(argv: Sequence[str]) -> list[str]:
+def _arguments(argv: Sequence[str], reading: _Reading) -> list[str]:
     """The words after ``serve``; line continuations and variable assignments are dropped.
+
+    But for the variable that names the attention backend; a flag wins over it.
 
     An empty word stays: it is a value or, as of a variable that is not set, a model without name.
     """
     tokens = [token for token in argv if not token or token.strip(" \n\\")]
     while tokens and (tokens[0] == "env" or _ASSIGNMENT.match(tokens[0])):
-        tokens.pop(0)
+        name = tokens.pop(0)
+        if name.startswith(_ATTENTION_VARIABLE) and name != _ATTENTION_VARIABLE:
+            reading.options["attention_backend"] = name.removeprefix(_ATTENTION_VARIABLE)
     if "serve" not in tokens[:5]:
         given = " ".join(tokens[:3]) or "nothing"
         raise BadInput(

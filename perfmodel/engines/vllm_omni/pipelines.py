@@ -1,6 +1,6 @@
-"""Which parallel axes each vLLM-Omni pipeline really implements (read in the 0.30.0 wheel).
+"""Which parallel axes each vLLM-Omni pipeline really implements (read in the wheels to 0.30.0).
 
-Sources inside the wheel, below ``vllm_omni/diffusion``: ``registry.py`` (pipelines), ``_sp_plan``
+Sources inside the wheels, below ``vllm_omni/diffusion``: ``registry.py`` (pipelines), ``_sp_plan``
 and ``_hsdp_shard_conditions`` of each transformer, ``PipelineParallelMixin`` and
 ``Distributed*`` VAEs of each pipeline, ``model_metadata.py`` (attention without masks).
 """
@@ -8,7 +8,12 @@ and ``_hsdp_shard_conditions`` of each transformer, ``PipelineParallelMixin`` an
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from perfmodel.engines.base import Version
+from perfmodel.engines.vllm_omni.versions import RELEASES, Release, lacks
+
+_OLDEST = min(RELEASES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +22,9 @@ class Pipeline:
 
     Attributes:
         name: class name in the engine's registry.
-        since: feature (see `versions.FEATURES`) that brought the pipeline; "" if always there.
+        first: the first wheel whose registry has it.
+        later: attributes of this class that are axes or `mask_free`, and the first wheel in which
+            they hold, where that is a later one.
         auto_pad: feature that brought padding of uneven sequences; "" if never.
         pad_masked: padding builds an attention mask (else padded keys stay unmasked).
         exit_hidden: the sequence-parallel exit gathers the hidden state.
@@ -28,7 +35,7 @@ class Pipeline:
             blocks; "" if never.
         single_stream_tensor: how tensor parallelism treats single-stream blocks (see `Traits`).
         hsdp_since: feature that brought weight sharding to the pipeline; "" if always there.
-        sp, cfg, hsdp, pp, vae_patch, spatial_shard, text_encoder_tp: axes that do something.
+        sp, cfg, tp, hsdp, pp, vae_patch, spatial_shard, text_encoder_tp: axes that do something.
         legal_degrees: degrees that the pipeline accepts, for axes that it limits by name.
         component_offload: single components can be chosen for offload (Cosmos3: never).
         vae_bits: of the VAE's weights and activations.
@@ -36,7 +43,8 @@ class Pipeline:
     """
 
     name: str
-    since: str = ""
+    first: Release = _OLDEST
+    later: tuple[tuple[str, Release], ...] = ()
     auto_pad: str = "always"
     pad_masked: bool = False
     exit_hidden: bool = False
@@ -47,6 +55,7 @@ class Pipeline:
     single_stream_tensor: str = "row"
     sp: bool = True
     cfg: bool = True
+    tp: bool = True
     hsdp: bool = True
     hsdp_since: str = "hsdp"
     pp: bool = False
@@ -58,10 +67,15 @@ class Pipeline:
     vae_bits: int = 16
     vae_half: str = ""
 
+    def on(self, version: Version) -> Pipeline:
+        """This pipeline as a release has it: without what came later."""
+        missing = {name: False for name, since in self.later if lacks(since, version)}
+        return replace(self, **missing) if missing else self  # type: ignore[arg-type]
+
 
 _COSMOS3 = Pipeline(
     name="Cosmos3OmniDiffusersPipeline",
-    since="cosmos3",
+    first=(0, 22, 0),
     auto_pad="cosmos3_auto_pad",
     pad_masked=True,
     exit_hidden=True,
@@ -71,9 +85,10 @@ _COSMOS3 = Pipeline(
 )
 
 
-def _wan(name: str, *, pp: bool = True) -> Pipeline:
+def _wan(name: str, *, pp: bool = True, first: Release = _OLDEST) -> Pipeline:
     return Pipeline(
         name=name,
+        first=first,
         auto_pad="wan_auto_pad",
         mask_free=True,
         pp=pp,
@@ -82,19 +97,30 @@ def _wan(name: str, *, pp: bool = True) -> Pipeline:
     )
 
 
-def _qwen(name: str) -> Pipeline:
-    return Pipeline(name=name, vae_broadcast=True)
+def _qwen(name: str, *, vae_patch: bool = True) -> Pipeline:
+    """The edit pipelines load the VAE of diffusers, which no ranks share."""
+    later = (("hsdp", (0, 20, 0)),)
+    return Pipeline(name=name, vae_broadcast=True, vae_patch=vae_patch, later=later)
 
 
 def _hunyuan(name: str) -> Pipeline:
     # models/hunyuan_video/pipeline_hunyuan_video_1_5.py: torch_dtype=torch.float32
-    return Pipeline(name=name, vae_broadcast=True, valid_text_only="valid_text", vae_bits=32)
+    return Pipeline(
+        name=name,
+        first=(0, 18, 0),
+        later=(("sp", (0, 22, 0)), ("vae_patch", (0, 22, 0))),
+        vae_broadcast=True,
+        valid_text_only="valid_text",
+        vae_bits=32,
+    )
 
 
 # Frames are divided, so shards may be uneven; linear attention has no ring to merge.
 # Source: models/sana_video/transformer_sana_video.py validate_sana_video_parallel_config.
 _SANA_VIDEO = Pipeline(
     name="SanaVideoPipeline",
+    first=(0, 28, 0),
+    later=(("sp", (0, 30, 0)), ("cfg", (0, 30, 0)), ("tp", (0, 30, 0))),
     hsdp=False,
     vae_bits=32,  # with the Wan VAE: pipeline_sana_video.py _resolve_vae_class_and_dtype
     legal_degrees=(
@@ -119,52 +145,98 @@ _OVIS_IMAGE = Pipeline(
 # Sound reads the video by an exchange that knows neither ring nor all-gather.
 # Source: models/ltx2/ltx2_runtime.py.
 _LTX2 = Pipeline(
-    name="LTX2Pipeline", auto_pad="", legal_degrees=(("ring", (1,)), ("allgather", (1,)))
+    name="LTX2Pipeline",
+    first=(0, 18, 0),
+    later=(("hsdp", (0, 20, 0)), ("vae_patch", (0, 26, 0))),
+    auto_pad="",
+    legal_degrees=(("ring", (1,)), ("allgather", (1,))),
 )
+_LTX23 = replace(_LTX2, first=(0, 20, 0), later=(("hsdp", (0, 20, 0)), ("vae_patch", (0, 24, 0))))
 
 # Slug pattern -> pipeline; the first match counts.
 _PIPELINES: tuple[tuple[str, Pipeline], ...] = (
+    # models/cosmos3/transformer_cosmos3_edge.py.
+    (r"cosmos3-edge", replace(_COSMOS3, first=(0, 26, 0))),
     (r"cosmos3", _COSMOS3),
-    (r"wan.*vace", _wan("WanVACEPipeline", pp=False)),
-    (r"wan.*s2v", _wan("WanS2VPipeline", pp=False)),
-    (r"fastwan", _wan("WanDMDPipeline")),
+    (r"wan.*vace", _wan("WanVACEPipeline", pp=False, first=(0, 20, 0))),
+    (r"wan.*s2v", _wan("WanS2VPipeline", pp=False, first=(0, 20, 0))),
+    (r"fastwan", _wan("WanDMDPipeline", first=(0, 28, 0))),
     (r"wan.*ti2v", _wan("WanPipeline")),
     (r"wan.*i2v", _wan("WanImageToVideoPipeline")),
     (r"wan", _wan("WanPipeline")),
-    (r"qwen-image-edit-2", _qwen("QwenImageEditPlusPipeline")),
-    (r"qwen-image-edit", _qwen("QwenImageEditPipeline")),
+    (r"qwen-image-edit-2", _qwen("QwenImageEditPlusPipeline", vae_patch=False)),
+    (r"qwen-image-edit", _qwen("QwenImageEditPipeline", vae_patch=False)),
     (r"qwen-image", _qwen("QwenImagePipeline")),
     (
         r"flux\.?2-klein",
-        Pipeline(name="Flux2KleinPipeline", vae_patch=False, single_stream_tensor="gather"),
+        Pipeline(
+            name="Flux2KleinPipeline",
+            later=(("sp", (0, 18, 0)), ("hsdp", (0, 18, 0))),
+            vae_patch=False,
+            single_stream_tensor="gather",
+        ),
     ),
     (
         r"flux\.?2",
-        Pipeline(name="Flux2Pipeline", vae_broadcast=True, single_stream_tensor="gather"),
+        Pipeline(
+            name="Flux2Pipeline",
+            first=(0, 18, 0),
+            later=(("cfg", (0, 20, 0)), ("sp", (0, 22, 0)), ("vae_patch", (0, 26, 0))),
+            vae_broadcast=True,
+            single_stream_tensor="gather",
+        ),
     ),
     (
         r"flux\.?1-kontext",
         Pipeline(
-            name="FluxKontextPipeline", sp=False, vae_patch=False, single_stream_tensor="gather"
+            name="FluxKontextPipeline",
+            first=(0, 18, 0),
+            later=(("cfg", (0, 26, 0)),),
+            sp=False,
+            vae_patch=False,
+            single_stream_tensor="gather",
         ),
     ),
     (
         r"flux\.?1",
-        Pipeline(name="FluxPipeline", sp=False, vae_patch=False, single_stream_tensor="gather"),
+        Pipeline(
+            name="FluxPipeline",
+            later=(("cfg", (0, 16, 0)), ("hsdp", (0, 18, 0))),
+            sp=False,
+            vae_patch=False,
+            single_stream_tensor="gather",
+        ),
     ),
     (r"hunyuanvideo-?1\.5-i2v", _hunyuan("HunyuanVideo15I2VPipeline")),
     (r"hunyuanvideo-?1\.5", _hunyuan("HunyuanVideo15Pipeline")),
+    (r"ltx-?2\.3", _LTX23),
     (r"ltx-?2", _LTX2),
-    (r"z-image(?!.*controlnet)", Pipeline(name="ZImagePipeline", auto_pad="", cfg=False)),
+    (
+        r"z-image(?!.*controlnet)",
+        Pipeline(name="ZImagePipeline", later=(("hsdp", (0, 20, 0)),), auto_pad="", cfg=False),
+    ),
     # The last token is repeated until each part of the sequence divides, without a mask.
     # Its VAE is loaded in fp32 (models/helios/pipeline_helios.py).
-    (r"helios", Pipeline(name="HeliosPipeline", vae_patch=False, vae_bits=32)),
+    (
+        r"helios",
+        Pipeline(name="HeliosPipeline", first=(0, 18, 0), vae_patch=False, vae_bits=32),
+    ),
     (r"sana-video", _SANA_VIDEO),
     (r"(sd3|stable-diffusion-3)", Pipeline(name="StableDiffusion3Pipeline", sp=False, hsdp=False)),
     (r"ovis-image", _OVIS_IMAGE),
     (r"longcat-image", Pipeline(name="LongCatImagePipeline", hsdp=False, vae_patch=False)),
     (r"bagel", Pipeline(name="BagelPipeline", sp=False)),
-    (r"minimax-h3", Pipeline(name="MiniMaxH3Pipeline", mask_free=True, text_encoder_tp=True)),
+    (
+        r"minimax-h3",
+        Pipeline(
+            name="MiniMaxH3Pipeline",
+            first=(0, 26, 0),
+            later=(("mask_free", (0, 28, 0)),),
+            mask_free=True,
+            cfg=False,
+            text_encoder_tp=True,
+        ),
+    ),
 )
 
 # In the catalogue of published models but in no registry of the engine: served only through the

@@ -8,7 +8,8 @@ import numpy as np
 
 from perfmodel.engines.base import BoolColumn, Context, Rule, mask
 from perfmodel.engines.nearest import divisors, refusal, words
-from perfmodel.engines.vllm_omni.behaviour import BACKENDS
+from perfmodel.engines.vllm_omni.attention import BACKENDS, SPARSE_BACKENDS
+from perfmodel.engines.vllm_omni.versions import label_of, lacks, of_label
 from perfmodel.errors import Problem
 from perfmodel.spec.parallel import Layouts, ParallelConfig
 from perfmodel.spec.workload import WEIGHT_ONLY
@@ -107,14 +108,21 @@ def _attention(ctx: Context, layouts: Layouts) -> BoolColumn:
     return _all(layouts, behaviour.attention_explicit and missing)
 
 
+def _attention_clash(ctx: Context, given: str) -> str:
+    version = of_label(ctx.behaviour.version)
+    since = BACKENDS.get(given)
+    if since is None:
+        return "is no backend of vllm-omni"
+    if lacks(since, version):
+        return f"came with vllm-omni {label_of(since)} and is not in {ctx.behaviour.version}"
+    where = ctx.device or ctx.device_family
+    return f"has no kernel for {where} in vllm-omni {ctx.behaviour.version} with {ctx.model}"
+
+
 def _attention_problem(ctx: Context, config: ParallelConfig) -> Problem:
     given, have = ctx.behaviour.attention_backend, ctx.behaviour.attention_available
     near = get_close_matches(given, have, n=1, cutoff=0.3) or list(have[:1])
-    clash = (
-        f"has no kernel for {ctx.device or ctx.device_family}"
-        if given in BACKENDS
-        else "is no backend of vllm-omni"
-    )
+    clash = _attention_clash(ctx, given)
     return Problem(
         "attention-backend",
         f"--attention {given} {clash}; legal here: {words(have)}; try --attention {near[0]}",
@@ -122,6 +130,34 @@ def _attention_problem(ctx: Context, config: ParallelConfig) -> Problem:
         value=given,
         legal_values=have,
         suggestions=(f"--attention {near[0]}",),
+    )
+
+
+def _sparse(ctx: Context, layouts: Layouts) -> BoolColumn:
+    behaviour = ctx.behaviour
+    named = behaviour.attention_explicit and behaviour.attention_backend in SPARSE_BACKENDS
+    unstated = behaviour.options.attention_density == 1
+    return mask(named & (unstated | (layouts.sequence_parallel > 1)))
+
+
+def _sparse_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    given = ctx.behaviour.attention_backend
+    if ctx.behaviour.options.attention_density == 1:
+        clash, typed = (
+            "computes a share of the products that it does not state",
+            ("--option attention_density=0.2"),
+        )
+    else:
+        clash, typed = (
+            "runs torch's dense attention where ranks share the tokens",
+            "--attention TORCH_SDPA",
+        )
+    return Problem(
+        "attention-sparse",
+        f"--attention {given} {clash}; try {typed}",
+        field="--attention",
+        value=given,
+        suggestions=(typed,),
     )
 
 
@@ -272,10 +308,17 @@ OPTION_RULES: tuple[Rule, ...] = (
     Rule(
         id="attention-backend",
         per_layout=False,
-        title="An attention backend chosen by hand must have a kernel for the device.",
+        title="An attention backend chosen by hand must be in the version and have a kernel.",
         violated=_attention,
         problem=_attention_problem,
         source=f"{_WHEEL}platforms/cuda/platform.py get_diffusion_attn_backend_cls",
+    ),
+    Rule(
+        id="attention-sparse",
+        title="A sparse attention needs the share that it computes, and whole sequences.",
+        violated=_sparse,
+        problem=_sparse_problem,
+        source=f"{_WHEEL}diffusion/attention/backends/fastvideo_vsa.py disable_when_sp_active",
     ),
     Rule(
         id="offload-mode",

@@ -15,7 +15,7 @@ from perfmodel.engines.nearest import (
     refusal,
     words,
 )
-from perfmodel.engines.vllm_omni.behaviour import MASK_BACKENDS, RING_BACKENDS
+from perfmodel.engines.vllm_omni.attention import MASK_BACKENDS, RING_BACKENDS
 from perfmodel.errors import Problem
 from perfmodel.spec.parallel import IntColumn, Layouts, ParallelConfig
 

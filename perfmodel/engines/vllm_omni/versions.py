@@ -81,7 +81,6 @@ FEATURES: dict[str, Feature] = {
     # Absent from the wheel of 2026-05-08.
     "valid_text": _from_release((0, 22, 0), "models/hunyuan_video max_valid_encoder_tokens"),
     "pipeline_parallel": _from_release((0, 22, 0), "distributed/pipeline_parallel.py"),
-    "cosmos3": _from_release((0, 22, 0), "diffusion/registry.py"),
     "no_guardrails": _from_release((0, 22, 0), "entrypoints/cli/serve.py --no-guardrails"),
     "sound_padded": Feature((0, 24, 0), "2026-07-07", f"{_PULL}4436"),
     "one_frame_condition": Feature((0, 24, 0), "2026-06-22", f"{_PULL}4614"),
@@ -91,6 +90,15 @@ FEATURES: dict[str, Feature] = {
     "guidance_passes": _from_release((0, 26, 0), "models/ltx2/ltx2_guidance.py"),
     "allgather": _from_release((0, 26, 0), "entrypoints/cli/serve.py --allgather-degree"),
     "layerwise_gather": _from_release((0, 26, 0), "offloader/distributed_layerwise_backend.py"),
+    "component_offload": _from_release(
+        (0, 30, 0), "entrypoints/cli/serve.py --diffusion-offload-config"
+    ),
+    "attention_flag": _from_release(
+        (0, 22, 0), "entrypoints/cli/serve.py --diffusion-attention-backend"
+    ),
+    "quantization_flag": _from_release(
+        (0, 22, 0), "entrypoints/cli/serve.py --diffusion-quantization-config"
+    ),
     "text_encoder_tp": _from_release((0, 26, 0), "entrypoints/cli/serve.py"),
     # Known to the month only; so is the cuDNN default above.
     "vae_fast_path": Feature((0, 30, 0), "2026-09-01", f"{_PULL}7056"),
@@ -108,6 +116,15 @@ _RELEASE = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?P<rest>[.\-+]?(?:post|dev|rc
 def has(name: str, version: Version) -> bool:
     """Whether `version` has the feature called `name`."""
     return FEATURES[name].on(version)
+
+
+def lacks(since: Release, version: Version) -> bool:
+    """Whether `version` is a release that came before `since`.
+
+    The main branch of a day lacks nothing on this ground: it has a feature before the first wheel
+    does, on a day that is not known.
+    """
+    return version.release is not None and version.release < since
 
 
 def day_of_source(source: str) -> str | None:
@@ -130,6 +147,11 @@ def day_of_source(source: str) -> str | None:
 def label_of(release: Release) -> str:
     """``0.30.0``."""
     return ".".join(map(str, release))
+
+
+def of_label(label: str) -> Version:
+    """The version of a `Behaviour`, by its label."""
+    return resolve_version(label.removeprefix("main at ") or None)
 
 
 def resolve_version(text: str | None, dated: str | None = None) -> Version:
