@@ -19,7 +19,7 @@ from perfmodel.units import GIGA
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Pattern = Literal["ring", "pairwise"]
+Pattern = Literal["ring", "pairwise", "next"]
 
 # Without peer access each byte is written to host memory and read back, so two copies share the
 # time (prior), and all devices of a CPU share what it can stage at once (prior).
@@ -101,14 +101,15 @@ class Topology:
         """Tier and rate of `groups` groups of `ranks` ranks that are `stride` apart.
 
         Group g has the ranks ``(g // stride) * ranks * stride + g % stride + i * stride``.  The
-        slowest of the groups counts.  ``ring``: each rank talks to two neighbours (all-reduce,
-        all-gather, send to the next); ``pairwise``: each to every other (all-to-all).
+        slowest of the groups counts.  ``ring``: each rank talks to two neighbours, over as many
+        rings as the links hold (all-reduce, all-gather); ``pairwise``: each to every other
+        (all-to-all); ``next``: each sends one message to the next rank (a step of ring attention).
 
         Args:
             ranks: group size; 1 never leaves the device.
             stride: distance of neighbours in rank order.
             groups: groups that talk at the same time and share what they cross.
-            pattern: who talks to whom; matters only where links are shared.
+            pattern: who talks to whom; matters where links are shared or join two devices only.
 
         Returns:
             Columns of the broadcast shape.
@@ -130,7 +131,11 @@ class Topology:
         ).astype(np.int64)
         rate = np.select(
             [n == 1, in_domain, in_node],
-            [np.full(n.shape, np.inf), self._domain_rate(n), self._host_rate(n, s, g, pattern)],
+            [
+                np.full(n.shape, np.inf),
+                self._domain_rate(n, pattern),
+                self._host_rate(n, s, g, pattern),
+            ],
             self.network_rate(n, s, g, pattern),
         )
         return Path(tier, rate)
@@ -140,9 +145,14 @@ class Topology:
         """Copies of a message inside a host: through host memory it is two."""
         return 1 if self.system.p2p else STAGED_COPIES
 
-    def _domain_rate(self, ranks: Ints) -> Floats:
-        """Switch: the full rate.  Mesh: n - 1 direct links.  Ring: two neighbours share it."""
+    def _domain_rate(self, ranks: Ints, pattern: Pattern) -> Floats:
+        """Switch: the full rate.  Mesh: n - 1 direct links.  Ring: two neighbours share it.
+
+        A message to the next rank takes the one link that joins the two.
+        """
         shape = self.system.device.link.topology
+        if pattern == "next":
+            ranks = np.minimum(ranks, 2)
         if shape == "mesh":
             return np.asarray(
                 np.minimum(self.link_bytes_per_s, self.pair_bytes_per_s * (ranks - 1.0)), np.float64
@@ -170,7 +180,7 @@ class Topology:
         crossing = ~_inside(ranks, stride, groups, per_socket)
         together = np.clip(np.minimum(groups, active // np.maximum(ranks, 1)), 1, None)
         share = _cut_share(SOCKET_LINK_BYTES_PER_S, ranks, together, pattern)
-        if pattern != "ring" and self.system.p2p:
+        if pattern == "pairwise" and self.system.p2p:
             peers = _cut_share(SOCKET_PEERS_BYTES_PER_S, ranks, together, pattern)
             share = np.where(ranks > 2, peers, share)
         return np.where(crossing, np.minimum(rate, share), rate)
@@ -179,18 +189,21 @@ class Topology:
         """Between hosts, one network port a device.
 
         A ring leaves a host once, over the ports of all its members there (as NCCL's channels
-        do); pairwise, each rank sends the part for other hosts through its own port.
+        do); pairwise, each rank sends the part for other hosts through its own port; a message to
+        the next rank goes through the port of its sender.
         """
         outer = self.domain if self.domain > self.node else self.node
         inside = _fewest_inside(ranks, stride, outer)
         if pattern == "ring":
             rate = self.network_bytes_per_s * inside
+        elif pattern == "next":
+            rate = np.full(ranks.shape, self.network_bytes_per_s)
         else:
             rate = self.network_bytes_per_s * (ranks - 1.0) / np.maximum(ranks - inside, 1)
         members = np.maximum(inside, 2)
         within = np.where(
             _inside(members, stride, groups, self.domain),
-            self._domain_rate(members),
+            self._domain_rate(members, pattern),
             self._host_rate(members, stride, groups, pattern),
         )
         # Without peer access the network port is fed from host memory as well.
@@ -252,10 +265,10 @@ def _fewest_inside(ranks: Ints, stride: Ints, block: int) -> Ints:
 def _cut_share(capacity: float, ranks: Ints, together: Ints, pattern: Pattern) -> Floats:
     """Per-rank rate when `together` groups, half of each on either side, share a cut.
 
-    Ring: a group crosses the cut once in each direction.  Pairwise: n/2 ranks each send
+    Ring and next: a group crosses the cut once in each direction.  Pairwise: n/2 ranks each send
     (n/2)/(n - 1) of their traffic across.
     """
-    if pattern == "ring":
+    if pattern != "pairwise":
         return np.asarray(capacity / together, np.float64)
     half = np.maximum(ranks // 2, 1)
     other = np.maximum(ranks - half, 1)

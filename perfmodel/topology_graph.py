@@ -84,7 +84,7 @@ def _answer(
 
 def _messages(group: list[int], pattern: Pattern) -> list[tuple[int, int, float]]:
     """(from, to, share of a rank's traffic): to the next rank, or evenly to all others."""
-    if pattern == "ring":
+    if pattern != "pairwise":
         return [(a, b, 1.0) for a, b in zip(group, group[1:] + group[:1], strict=True)]
     return [(a, b, 1.0 / (len(group) - 1)) for a, b in permutations(group, 2)]
 

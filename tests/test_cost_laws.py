@@ -384,3 +384,41 @@ def test_groups_that_were_measured_inside_a_host_pay_for_the_network():
         for m in (machine("h100-sxm"), across)
     )
     assert outside - inside > 3 * 1.4e-5
+
+
+@pytest.mark.parametrize("gpus", ["2x8xh100-sxm", "2x16xascend-910c-die", "2x8xmi300x"])
+def test_a_message_to_the_next_rank_is_one_hop_in_a_group_of_any_size(gpus):
+    """Two ranks in two hosts send over one port after one latency; so does each of all ranks."""
+    system = parse_gpus(gpus)
+    box = Machine.build(system.device, Topology.of(system))
+    node = system.gpus_per_node
+    sizes = np.array([1e3, 1e8])
+    pair, all_ranks = (
+        cost(collective("p2p", full_bytes=sizes, ranks=n, stride=2 * node // n), box).time_each_s
+        for n in (2, 2 * node)
+    )
+    assert all_ranks == pytest.approx(pair)
+    inside = cost(collective("p2p", full_bytes=sizes, ranks=2), box).time_each_s
+    assert all_ranks[0] - inside[0] == pytest.approx(box.term("network_latency_s"), rel=0.05)
+
+
+def test_a_message_over_a_mesh_takes_the_link_of_its_pair():
+    box = machine("mi300x")
+    times = [
+        float(cost(collective("p2p", full_bytes=1e9, ranks=n), box).time_each_s) for n in (2, 4, 8)
+    ]
+    assert min(times) >= 1e9 / 64e9
+    assert max(times) == min(times)
+
+
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_reduce"])
+def test_groups_larger_than_those_measured_across_hosts_cross_them_too(op):
+    """910C, measured on 32 dies of two hosts: 48 and 64 dies pay for the network no less."""
+    system = parse_gpus("8x16xascend-910c-die")
+    box = Machine.build(system.device, Topology.of(system))
+    for size in (1e3, 1e9, 1e10):
+        few, more, most = (
+            float(cost(collective(op, full_bytes=size, ranks=n), box).time_each_s)
+            for n in (32, 48, 64)
+        )
+        assert few <= more <= most < 2 * few

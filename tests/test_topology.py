@@ -69,6 +69,16 @@ def test_mesh_pair_has_one_link_and_eight_have_seven(gpus, pair):
     assert rate(gpus, 8)[1] == pytest.approx(7 * pair * GB)
 
 
+def test_a_message_to_the_next_rank_takes_one_link_of_a_mesh_and_one_port():
+    for ranks in (2, 4, 8):
+        assert rate("8xMI300X", ranks, pattern="next")[1] == pytest.approx(64 * GB)
+        assert rate("8xB300", ranks, pattern="next")[1] == 900 * GB
+    # one hop in eight leaves the host of a ring of 16, through its sender's port alone
+    assert rate("2x8xh100-sxm", 16, pattern="next") == (Tier.NETWORK, 50 * GB)
+    # below the 28 GB/s of a link of the mesh
+    assert rate("2x8xascend-910b3", 16, pattern="next")[1] == pytest.approx(25 * GB)
+
+
 def test_mesh_pair_does_not_gain_from_a_smaller_machine():
     assert rate("2xMI300X", 2)[1] == rate("8xMI300X", 2)[1]
 
@@ -161,7 +171,7 @@ def test_columns_equal_single_answers():
     st.sampled_from([2, 4, 8]),
     st.sampled_from([1, 2, 4]),
     st.integers(1, 3),
-    st.sampled_from(["ring", "pairwise"]),
+    st.sampled_from(["ring", "pairwise", "next"]),
 )
 @settings(max_examples=100, deadline=None)
 def test_more_concurrent_groups_never_help_and_rates_are_finite(gpus, ranks, stride, more, pattern):

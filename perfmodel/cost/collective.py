@@ -21,11 +21,15 @@ slope follows S and not the bytes on the wire.  The second moves chunks: below a
 the library takes fewer channels instead of smaller chunks, so every step costs a whole chunk.  The
 middle one has neither cost, but sends flags with its data.
 
-`perfmodel.cost.protocols` says which protocol a library picks.  Groups that leave the host, where
-they were measured, have no plateau; each pass fills a second pipeline and is slower on the wire:
+`perfmodel.cost.protocols` says which protocol a library picks.  Groups that leave the host have no
+plateau where some were measured; each pass fills a second pipeline and is slower on the wire:
 
     second  = latency + passes * (fill_s * S / (S + fill_bytes) + far_s * S / (S + far_bytes)
                                   + S * per / (B * far_frac))
+
+Where none was measured they take ``network_latency_s * log2(n)`` more.  A message to the next rank
+(p2p) is one hop in a group of any size and takes it once, as do groups that would fit a host where
+larger ones were measured.
 
 Times, not rates, are joined and never fall, so the law is monotone in bytes.  The three ring
 operations are one law, ``ring``, and share what is the library's or the network's: change, plateau,
@@ -72,8 +76,8 @@ LAW_OF = {
 """Law of each operation; broadcast and p2p are derived."""
 
 NETWORK_TIER = 3
-RING: Literal["ring", "pairwise"] = "ring"
-PAIRWISE: Literal["ring", "pairwise"] = "pairwise"
+PATTERNS: dict[str, Literal["pairwise", "next"]] = {"all_to_all": "pairwise", "p2p": "next"}
+"""Who talks to whom (`perfmodel.topology`); the others form rings."""
 
 
 def wire_factor(op: str, ranks: FloatArray) -> FloatArray:
@@ -101,7 +105,7 @@ def collective_time_s(
         ranks: n.
         link_bytes_per_s: B.
         in_switch: the switch sums all-reduces.
-        far: the group leaves the host, and the law was fitted to such groups.
+        far: the group leaves the host, and the law was fitted to some that do.
     """
     size, ranks = as_float(full_bytes), np.maximum(as_float(ranks), 1.0)
     curve = _Curve.of(values, op, ranks, link_bytes_per_s)
@@ -239,12 +243,11 @@ def roof_s(
 def cost_collective(op: Collective, machine: Machine) -> Costed:
     """Cost of one collective on the links that its groups cross."""
     ranks = np.maximum(np.asarray(op.ranks, np.int64), 1)
-    pattern = PAIRWISE if op.op == "all_to_all" else RING
-    path = machine.topology.path(ranks, op.stride, op.groups, pattern)
+    path = machine.topology.path(ranks, op.stride, op.groups, PATTERNS.get(op.op, "ring"))
     tier, rate = np.asarray(path.tier), np.asarray(path.bytes_per_s_per_direction, float)
     law_name = LAW_OF[op.op]
     law = machine.laws.get(law_name)
-    network_s = machine.term("network_latency_s", 1.5e-5)
+    network_s, seen = machine.term("network_latency_s", 1.5e-5), _measured_far(machine, law)
 
     def evaluate(
         size: FloatArray, n: FloatArray, at: FloatArray, link: FloatArray
@@ -252,9 +255,11 @@ def cost_collective(op: Collective, machine: Machine) -> Costed:
         size, n = as_float(size), as_float(n)
         link = np.where(n > 1, np.where(link > 0, link, np.inf), 1.0)
         outer = (at >= NETWORK_TIER) & (n > 1)
-        far = outer & _measured_far(machine, law, n)
+        far = outer & (op.op != "p2p") & seen
         time = _evaluate(machine, op.op, law, size, n, link, far)
-        time = time + np.where(outer & ~far, network_s * np.log2(n), 0.0)
+        held = far & (n > machine.rates.host_ranks)
+        hops = np.where(far | (op.op == "p2p"), 1.0, np.log2(n))
+        time = time + np.where(outer & ~held, network_s * hops, 0.0)
         roof = roof_s(machine.rates, op.op, size, n, link)
         runs = (n > 1) & (size > 0)
         time = np.maximum(time, roof) * runs
@@ -275,10 +280,10 @@ def cost_collective(op: Collective, machine: Machine) -> Costed:
     )
 
 
-def _measured_far(machine: Machine, law: Law | None, ranks: FloatArray) -> NDArray[np.bool_]:
-    """Groups that fit no host, of a size the law was measured at: the network is in their time."""
+def _measured_far(machine: Machine, law: Law | None) -> bool:
+    """Whether the law was fitted to groups that fit no host: the network is in its times."""
     most = law.range.get("num_ranks", (0.0, 0.0))[1] if law else 0.0
-    return np.asarray((ranks > machine.rates.host_ranks) & (ranks <= most))
+    return most > machine.rates.host_ranks
 
 
 def _provenance(law: Law | None, op: str, tier: NDArray[np.int64]) -> str:
