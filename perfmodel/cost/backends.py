@@ -121,4 +121,4 @@ def in_kernel_dtype(op: Attention, machine: Machine) -> Attention:
 
 def default_backend(machine: Machine) -> str:
     """What torch picks on the device when the engine names nothing."""
-    return "ASCEND" if machine.rates.family == "davinci" else "TORCH_SDPA"
+    return "ASCEND" if machine.rates.family.startswith("davinci") else "TORCH_SDPA"

@@ -38,7 +38,7 @@ class TopologyLike(Protocol):
         ranks: ArrayLike,
         stride: ArrayLike = 1,
         groups: ArrayLike = 1,
-        pattern: Literal["ring", "pairwise"] = "ring",
+        pattern: Literal["ring", "pairwise", "next"] = "ring",
     ) -> PathLike:
         """The slowest tier that the groups cross and the bandwidth left to a rank there."""
 
@@ -84,7 +84,8 @@ class Rates:
         """Read a catalogue device; figures that are unknown take a stated neutral value.
 
         An unknown exponential rate is 16 per clock and multiprocessor (the special-function
-        units of every CUDA generation since Volta).
+        units of every CUDA generation since Volta).  Where the multiprocessors are not stated, or
+        what is counted are engines of many, it is one for each `FLOP_PER_EXP` of the peak.
         """
         peaks = _known(device.peak_flop_per_s)
         if (vector := _value(device.vector_flop_per_s)) is not None:
@@ -104,7 +105,7 @@ class Rates:
             roof_memory_bytes_per_s=device.roof_bytes_per_s(),
             l2_bytes=_value(device.memory.l2_bytes) or 0.0,
             multiprocessors=units,
-            exp_per_s=_value(device.exp_per_s) or EXP_PER_CLOCK * units * clock_hz,
+            exp_per_s=_value(device.exp_per_s) or _usual_exp_per_s(peaks, units * clock_hz),
             link_bytes_per_s=link_rate(device),
             host_link_bytes_per_s=_value(device.host_link.bytes_per_s_per_direction) or 0.0,
             in_switch_reduce=device.link.in_switch_reduce,
@@ -144,6 +145,10 @@ NEUTRAL_CLOCK_HZ = 1.5e9
 EXP_PER_CLOCK = 16
 """Special-function results per clock and SM (CUDA C programming guide, arithmetic throughput)."""
 
+FLOP_PER_EXP = 512
+"""16-bit matrix FLOP for each exponential of the leanest multiprocessors: 8192 a clock beside 16
+(Ascend 910C; B200 484, H100 236)."""
+
 SAME_UNIT = {
     "fp16": ("bf16",),
     "bf16": ("fp16",),
@@ -158,6 +163,13 @@ UNASKED = ("fp32", "tf32", "fp64")
 def _unit(dtype: str) -> set[str]:
     """`dtype` and those that run at its rate."""
     return {dtype, *SAME_UNIT.get(dtype, ())}
+
+
+def _usual_exp_per_s(peaks: Mapping[str, float], unit_clocks_per_s: float) -> float:
+    """By the multiprocessors; by the matrix peak where these would give less than half of that."""
+    counted = EXP_PER_CLOCK * unit_clocks_per_s
+    usual = max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0)) / FLOP_PER_EXP
+    return counted if 2.0 * counted > usual else usual
 
 
 def _value(figure: Figure | None) -> float | None:

@@ -9,12 +9,15 @@ element, so the multiprocessors issue them at
     bytes per second = strided_bytes_per_clock * multiprocessors * clock
 
 where that is less than the memory gives to copies: it binds on devices whose memory is fast for
-their number of multiprocessors.  So do kernels of eager code that multiply or add a 16-bit vector
+their number of multiprocessors, and only where these compute addresses in threads: transfer engines
+walk strides at the memory's rate.  So do kernels of eager code that multiply or add a 16-bit vector
 broadcast over rows (`scattered_frac` of its bytes); torch runs what is contiguous with several
 elements a load (torch 2.6 ``ATen/native/cuda/CUDALoops.cuh``).
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -34,7 +37,7 @@ PARAMETERS = (
 
 ISSUED = "strided_bytes_per_clock"
 SIMT_VENDORS = ("NVIDIA", "AMD")
-"""Vendors whose multiprocessors compute addresses in threads."""
+"""Vendors whose multiprocessors compute addresses in threads; others have transfer engines."""
 L2_COPIES = {"ampere": 2, "hopper": 2, "blackwell": 2}
 """Partitions of the last-level cache that keep copies of their own (NVIDIA A100 and H100 white
 papers: each caches for the multiprocessors that are connected to it)."""
@@ -72,7 +75,10 @@ def _fraction(op: Pointwise, machine: Machine, law: Law | None) -> tuple[float, 
 
 
 def _issued_bytes_per_s(machine: Machine) -> float:
-    """Rate of kernels that compute an address for each 16-bit element."""
+    """Rate of kernels that compute an address for each 16-bit element; no limit if unknown."""
+    device = machine.device
+    if device.vendor not in SIMT_VENDORS or device.compute.multiprocessors is None:
+        return math.inf
     return machine.term(ISSUED) * machine.rates.multiprocessors * machine.rates.clock_hz
 
 
@@ -80,7 +86,7 @@ def _with_scattered(
     op: Pointwise, machine: Machine, moved: FloatArray, reached: FloatArray, bandwidth: float
 ) -> FloatArray:
     """Bytes at `bandwidth` that take as long as `reached`, of which kernels moved `moved`."""
-    if not np.any(op.scattered_frac) or machine.device.vendor not in SIMT_VENDORS:
+    if not np.any(op.scattered_frac):
         return reached
     issued = np.maximum(reached, moved * (bandwidth / _issued_bytes_per_s(machine)))
     return as_float(reached + op.scattered_frac * (issued - reached))
