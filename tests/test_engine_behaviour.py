@@ -246,7 +246,6 @@ def test_compiled_unless_eager_or_ascend():
 
 def test_what_differs_between_pipelines():
     cosmos, wan = behaviour(), behaviour("wan2.2-t2v-a14b")
-    assert (cosmos.exit_gather_hidden, wan.exit_gather_hidden) == (True, False)
     assert (cosmos.pad_masked, wan.pad_masked) == (True, False)
     assert (cosmos.has_pp, wan.has_pp) == (False, True)
     assert (cosmos.traits.fused_qkv, wan.traits.fused_qkv) == (False, True)

@@ -16,7 +16,7 @@ from perfmodel.pipeline.request_width import prior_share
 from perfmodel.pipeline.uncertainty import difference_halfwidth_s, halfwidth_s, run_frac
 from perfmodel.search.enumerate import candidates, factorizations
 from perfmodel.search.explain import speedup_loss_s, terms_s
-from perfmodel.search.rank import pareto, rank
+from perfmodel.search.rank import rank
 from perfmodel.spec.parallel import Layouts, ParallelConfig
 from perfmodel.spec.workload import Options, Workload
 
@@ -321,15 +321,6 @@ def test_candidates_hold_the_layouts_people_try():
         "hsdp8",
     } <= ids
     assert len(ids) == len(layouts)
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=30),
-)
-def test_pareto_against_brute_force(points):
-    costs = np.array(points, float)
-    slow = [not any((q <= p).all() and (q < p).any() for q in costs) for p in costs]
-    assert pareto(costs).tolist() == slow
 
 
 def test_ranking_does_not_depend_on_the_order_of_candidates(table):

@@ -266,7 +266,7 @@ def test_fp8_halves_the_gathered_weights():
 
 def test_padding_rounds_up_and_builds_a_mask_where_the_model_does():
     layouts = Layouts.of([ParallelConfig(ulysses=4), ParallelConfig(ulysses=2)])
-    assert sequence.padding(8190, layouts).tolist() == [2, 0]
+    assert sequence.local_tokens(8190, layouts).tolist() == [2048, 4095]
     attention = by_name(
         place_denoise(
             work(8190),

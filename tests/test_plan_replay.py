@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from plan_replay import replay, sweeps
 
 from perfmodel import catalog
 from perfmodel.api.session import open_session
@@ -14,7 +15,6 @@ from perfmodel.pipeline.uncertainty import REPEAT_FRAC, parts_s
 from perfmodel.plan.make import choose_runs, survey
 from perfmodel.spec.record import read_records
 from perfmodel.spec.workload import Workload
-from perfmodel.verify.replay import replay, sweeps
 
 SWEEPS = Path(__file__).parent / "data" / "replay_sweeps.jsonl"
 Z80 = 1.2815515655

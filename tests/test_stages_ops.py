@@ -230,7 +230,6 @@ def test_decode_memory_grows_with_the_map(
     small = vae.decode_peak_bytes(model, frames, height, width)
     assert vae.decode_peak_bytes(model, frames, height + grow, width) > small
     assert vae.decode_peak_bytes(model, frames + 20, height, width) >= small
-    assert vae.decode_peak_bytes(model, frames, height, width, 32) == 2 * small
     fast = vae.decode_peak_bytes(model, frames, height, width, fast_path="lossless")
     last = vae.decode_peak_bytes(model, frames, height, width, fast_path="channels_last")
     assert last < fast <= small

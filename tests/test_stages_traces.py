@@ -43,7 +43,8 @@ def vae_maps(trace: dict[str, Any]) -> list[tuple[int, int, int]]:
     if trace["component"] == "vae_encode":
         return [(trace["frames"], trace["height"], trace["width"])]
     if trace["component"] == "vae_decode_tiled":
-        size, stride, fold, length = vae.tile_latent, vae.tile_stride_latent, 1, frames
+        size, stride = (n // vae.spatial_ratio for n in (vae.tile_px, vae.tile_stride_px))
+        fold, length = 1, frames
     else:
         # diffusers tiles the folded map with the pixel numbers, so tiles are twice as wide.
         size, stride, fold, length = (

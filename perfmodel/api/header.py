@@ -168,7 +168,7 @@ def unique(problems: list[Problem]) -> tuple[ProblemInfo, ...]:
     return tuple(ProblemInfo.of(problem) for problem in dict.fromkeys(problems))
 
 
-def evidence(session: Session, fit: Mapping[str, object] | None) -> tuple[Evidence, ...]:
+def evidence(fit: Mapping[str, object] | None) -> tuple[Evidence, ...]:
     """Held-out accuracy of the kernel laws behind the prediction."""
     if not fit:
         return ()

@@ -226,7 +226,7 @@ def _answer(
         largest_gap=_largest_gap(stages),
         warnings=header.unique(warnings),
         trust=header.trust_word(share),
-        evidence=header.evidence(session, catalog.load_fit(session.system.device.id)),
+        evidence=header.evidence(catalog.load_fit(session.system.device.id)),
         provenance=header.provenance(session),
         command=command,
         answer_id=header.answer_id(session, command),

@@ -313,7 +313,7 @@ def _around_the_best(best: _Ranked, record: Prediction, lossy: Session | None) -
     return {
         "warnings": header.unique(warnings),
         "trust": header.trust_word(record.provenance_share),
-        "evidence": header.evidence(session, catalog.load_fit(session.system.device.id)),
+        "evidence": header.evidence(catalog.load_fit(session.system.device.id)),
         "vae_choices": choices,
         "vae_note": vae_note(choices),
         "lossy_options": lossy_options(best.table, row, lossy),

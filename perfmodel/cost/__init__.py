@@ -51,7 +51,7 @@ def cost(op: Op, machine: Machine, *, compiled: bool = True, sustained: bool = T
         case Attention():
             return cost_attention(in_kernel_dtype(op, machine), machine, sustained=sustained)
         case Conv():
-            return cost_conv(op, machine, compiled=compiled, sustained=sustained)
+            return cost_conv(op, machine, sustained=sustained)
         case Pointwise():
             return cost_pointwise(op, machine, compiled=compiled, sustained=sustained)
         case Collective():

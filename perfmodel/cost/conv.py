@@ -39,9 +39,7 @@ def conv_bytes(op: Conv, voxels: FloatArray) -> FloatArray:
     return (elements + kernel * op.in_channels * op.out_channels) * dtype_bytes(op.dtype)
 
 
-def cost_conv(
-    op: Conv, machine: Machine, *, compiled: bool = True, sustained: bool = True
-) -> Costed:
+def cost_conv(op: Conv, machine: Machine, *, sustained: bool = True) -> Costed:
     """Cost of one convolution; fp32 convolutions run as tf32 where the device has it (torch)."""
     rates = machine.rates
     dtype = "tf32" if op.dtype == "fp32" and "tf32" in rates.peak_flop_per_s else op.dtype

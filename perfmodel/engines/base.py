@@ -85,7 +85,6 @@ class Behaviour:
         auto_pad: zero rows are appended when the tokens do not divide; else it is an error.
         pad_masked: padding builds an attention mask (a slower kernel path).
         tokens_padded_to_degree: extra sound frames are generated until the tokens divide.
-        exit_gather_hidden: the exit gather moves the hidden state, not the projected output.
         has_sp, has_allgather, has_tp, has_cfg, has_pp, has_hsdp, has_vae_patch,
             has_text_encoder_tp, has_spatial_shard, has_vae_tiling: whether the axis does anything
             for this model.
@@ -143,7 +142,6 @@ class Behaviour:
     auto_pad: bool = True
     pad_masked: bool = False
     tokens_padded_to_degree: bool = False
-    exit_gather_hidden: bool = False
     has_sp: bool = True
     has_allgather: bool = True
     has_tp: bool = True

@@ -86,8 +86,8 @@ def vae_memory(model: ModelSpec, traits: Traits, encode_mode: str = "tile") -> V
         tile_stride_px=spec.tile_stride_px,
         clip_copies=EAGER_CLIP_COPIES if fast == "off" else 1,
         encode_mode=encode_mode,
-        decode_live=lambda t, h, w: vae.decode_peak_bytes(model, t, h, w, 16, fast),
-        encode_live=lambda f, h, w: vae.encode_peak_bytes(model, f, h, w, 16),
+        decode_live=lambda t, h, w: vae.decode_peak_bytes(model, t, h, w, fast),
+        encode_live=lambda f, h, w: vae.encode_peak_bytes(model, f, h, w),
     )
 
 

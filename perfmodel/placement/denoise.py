@@ -66,13 +66,11 @@ class PlacedDenoise:
         ops: compute and messages.
         forwards: transformer forwards of the rank.
         local_tokens: latent tokens of the rank.
-        padded_tokens: zero rows appended over the sequence group.
     """
 
     ops: tuple[Op, ...]
     forwards: NDArray[np.int64]
     local_tokens: NDArray[np.int64]
-    padded_tokens: NDArray[np.int64]
 
 
 def place_denoise(
@@ -120,7 +118,6 @@ def place_denoise(
         ops=tuple(ops),
         forwards=forwards,
         local_tokens=sequence.local_tokens(shape.tokens, layouts),
-        padded_tokens=sequence.padding(shape.tokens, layouts),
     )
 
 

@@ -56,11 +56,6 @@ def local_tokens(tokens: Ints, layouts: Layouts) -> NDArray[np.int64]:
     return np.asarray(ceil_div(tokens, layouts.sequence_parallel), np.int64)
 
 
-def padding(tokens: Ints, layouts: Layouts) -> NDArray[np.int64]:
-    """Zero rows appended so that all ranks hold the same number of tokens."""
-    return local_tokens(tokens, layouts) * layouts.sequence_parallel - tokens
-
-
 def split_rows(op: Op, layouts: Layouts) -> Op:
     """`op` (not a self-attention) over the tokens of one rank; text and full rows stay."""
     sp = layouts.sequence_parallel

@@ -34,7 +34,7 @@ def predict_page(
             page.paragraph(waits, indent=8)
         if predicted.why:
             page.paragraph(predicted.why, "WHY     ")
-        _add_stages(page, answer, predicted)
+        _add_stages(page, answer)
         _add_operators(page, answer, operators)
         _add_losses(page, predicted, is_image(answer))
         page.blank()
@@ -81,7 +81,7 @@ def stage_rows(answer: PredictAnswer) -> tuple[StageRow, ...]:
     return (*rows, total)
 
 
-def _add_stages(page: Page, answer: PredictAnswer, predicted: Prediction) -> None:
+def _add_stages(page: Page, answer: PredictAnswer) -> None:
     rows, image = stage_rows(answer), is_image(answer)
     page.blank()
     page.table(

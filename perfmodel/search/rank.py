@@ -1,4 +1,4 @@
-"""Order, ties and fronts: which configurations are worth running."""
+"""Order and ties: which configurations are worth running."""
 
 from __future__ import annotations
 
@@ -138,19 +138,6 @@ def _tied(
         tied = np.all(behind <= margin, axis=1)
         front = rows[tied]
     return tied
-
-
-def pareto(costs: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Rows of ``[n, d]`` that no other row beats in every column (smaller is better)."""
-    order = np.lexsort(costs.T[::-1])
-    keep = np.zeros(len(costs), bool)
-    front: list[NDArray[np.float64]] = []
-    for row in order:
-        point = costs[row]
-        if not any(np.all(other <= point) and np.any(other < point) for other in front):
-            keep[row] = True
-            front.append(point)
-    return keep
 
 
 def best_by_world(

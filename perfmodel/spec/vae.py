@@ -142,13 +142,3 @@ class VaeSpec(Frozen):
         if self.kind == "dcae":
             return dict.fromkeys(("layers", "decoder_layers", "attention_levels"), levels)
         return {"temporal": levels - 1} if self.kind in READ_BY["temporal"] else {}
-
-    @property
-    def tile_latent(self) -> int:
-        """Side of a decode tile in latent positions."""
-        return self.tile_px // self.spatial_ratio
-
-    @property
-    def tile_stride_latent(self) -> int:
-        """Stride of decode tiles in latent positions."""
-        return self.tile_stride_px // self.spatial_ratio

@@ -141,8 +141,8 @@ def two_stream(
         *(latent_start or stream_start(spec, sizes, style, image)),
         *text_start,
         *joint_attention(spec, sizes, style, "joint attention", count),
-        *stream_end(spec, style, image),
-        *stream_end(spec, style, replace(text, count=rest)),
+        *stream_end(spec, image),
+        *stream_end(spec, replace(text, count=rest)),
     )
 
 
@@ -307,7 +307,7 @@ def _mask(sizes: Sizes, style: Style, name: str, count: int) -> tuple[Op, ...]:
     return (Pointwise(name=f"{name} mask", count=count, launches=3, bytes_moved=moved),)
 
 
-def stream_end(spec: TransformerSpec, style: Style, stream: Stream) -> tuple[Op, ...]:
+def stream_end(spec: TransformerSpec, stream: Stream) -> tuple[Op, ...]:
     """Output projection, gated residual, norm, feed-forward network, gated residual."""
     hidden, rows, count = spec.hidden, stream.rows, stream.count
     middle = (GATE_BYTES + MODULATED_NORM_BYTES) * hidden

@@ -18,7 +18,6 @@ FACTORS = (8, 6, 5, 4, 2)
 UNITS = 3
 KERNEL = 7
 STEREO = 2
-SAMPLES_PER_TOKEN = 1920
 # Snake x + sin(ax)^2 / b in bf16: product 4, sine 4, square 4, product 4, sum 6 bytes; four more
 # launches prepare a and b.
 SNAKE_EAGER_BYTES = 22.0

@@ -47,20 +47,12 @@ class VaeKind(Protocol):
         """Parameters of the encoder and of the decoder."""
 
     def decode_peak_bytes(
-        self,
-        vae: VaeSpec,
-        latent_frames: Ints,
-        height: Ints,
-        width: Ints,
-        bits: int = 16,
-        fast_path: str = "off",
+        self, vae: VaeSpec, latent_frames: Ints, height: Ints, width: Ints, fast_path: str = "off"
     ) -> Floats:
-        """Most bytes alive in a decode of one map, weights and the output clip left out."""
+        """Most bytes alive in a bf16 decode of one map, weights and the output clip left out."""
 
-    def encode_peak_bytes(
-        self, vae: VaeSpec, frames: Ints, height: Ints, width: Ints, bits: int = 16
-    ) -> Floats:
-        """Most bytes alive in an encode of one map, weights and the input clip left out."""
+    def encode_peak_bytes(self, vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Floats:
+        """Most bytes alive in a bf16 encode of one map, weights and the input clip left out."""
 
 
 def kind(vae: VaeSpec) -> VaeKind:
@@ -106,35 +98,22 @@ def component(model: ModelSpec) -> Component:
     )
 
 
-def vae_tiling(model: ModelSpec) -> VaeSpec:
-    """Tile edge and stride in pixels and the ratios to latent units: they are part of the spec."""
-    return model.vae
-
-
 def decode_peak_bytes(
-    model: ModelSpec,
-    latent_frames: Ints,
-    height: Ints,
-    width: Ints,
-    bits: int = 16,
-    fast_path: str = "off",
+    model: ModelSpec, latent_frames: Ints, height: Ints, width: Ints, fast_path: str = "off"
 ) -> Floats:
-    """Most bytes that a decode keeps alive at once, weights and the output clip left out.
+    """Most bytes that a decode in bf16 keeps alive at once, weights and the output clip left out.
 
     Args:
         model: whose VAE.
         latent_frames: frames of the latent; 1 is an image.
         height: latent rows of the map (a tile or the whole).
         width: latent columns.
-        bits: of an activation; everything scales with it.
         fast_path: off, lossless or channels_last.
     """
     module = kind(model.vae)
-    return module.decode_peak_bytes(model.vae, latent_frames, height, width, bits, fast_path)
+    return module.decode_peak_bytes(model.vae, latent_frames, height, width, fast_path)
 
 
-def encode_peak_bytes(
-    model: ModelSpec, frames: Ints, height: Ints, width: Ints, bits: int = 16
-) -> Floats:
+def encode_peak_bytes(model: ModelSpec, frames: Ints, height: Ints, width: Ints) -> Floats:
     """As `decode_peak_bytes`, for a map of `frames` x `height` x `width` pixels."""
-    return kind(model.vae).encode_peak_bytes(model.vae, frames, height, width, bits)
+    return kind(model.vae).encode_peak_bytes(model.vae, frames, height, width)

@@ -17,7 +17,6 @@ from perfmodel.stages.layers import BF16_BYTES, READ_WRITE
 from perfmodel.stages.vae_record import ADD_BYTES, Map, Recorder
 
 RGB = 3
-BF16_BITS = 16
 STATISTICS_LAUNCHES = 2
 UPSAMPLE_BYTES = 10.0
 """Nearest doubling of rows and columns, per input element: read 2, write 4 x 2."""

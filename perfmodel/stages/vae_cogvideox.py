@@ -19,7 +19,6 @@ from perfmodel.spec.vae import VaeSpec
 from perfmodel.stages.base import Traits
 from perfmodel.stages.layers import BF16_BYTES, READ_WRITE, elements
 from perfmodel.stages.vae_blocks import (
-    BF16_BITS,
     RGB,
     STATISTICS_LAUNCHES,
     Net,
@@ -144,28 +143,21 @@ def encode(vae: VaeSpec, frames: Ints, height: Ints, width: Ints, traits: Traits
 
 
 def decode_peak_bytes(
-    vae: VaeSpec,
-    latent_frames: Ints,
-    height: Ints,
-    width: Ints,
-    bits: int = 16,
-    fast_path: str = "off",
+    vae: VaeSpec, latent_frames: Ints, height: Ints, width: Ints, fast_path: str = "off"
 ) -> Floats:
     """Most bytes alive in a chunk, kept past frames included (there is no fast path)."""
     chunks, frames = _first_chunk(latent_frames, LATENT_CHUNK)
     first = _decoder(vae, "first", frames, height, width)
     later = _decoder(vae, "later", LATENT_CHUNK, height, width)
-    return _peak(first, later, chunks) * (bits / BF16_BITS)
+    return _peak(first, later, chunks)
 
 
-def encode_peak_bytes(
-    vae: VaeSpec, frames: Ints, height: Ints, width: Ints, bits: int = 16
-) -> Floats:
+def encode_peak_bytes(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Floats:
     """Most bytes alive in a chunk, kept past frames included."""
     chunks, first_frames = _first_chunk(frames, PIXEL_CHUNK)
     first = _encoder(vae, "first", first_frames, height, width)
     later = _encoder(vae, "later", PIXEL_CHUNK, height, width)
-    return _peak(first, later, chunks) * (bits / BF16_BITS)
+    return _peak(first, later, chunks)
 
 
 @lru_cache(maxsize=16)

@@ -20,7 +20,6 @@ from perfmodel.spec.vae import VaeSpec
 from perfmodel.stages.base import Traits
 from perfmodel.stages.layers import BF16_BYTES, FP32_BYTES, READ_WRITE, elements
 from perfmodel.stages.vae_blocks import (
-    BF16_BITS,
     RGB,
     UPSAMPLE_BYTES,
     Net,
@@ -230,30 +229,23 @@ def encode(vae: VaeSpec, frames: Ints, height: Ints, width: Ints, traits: Traits
 
 
 def decode_peak_bytes(
-    vae: VaeSpec,
-    latent_frames: Ints,
-    height: Ints,
-    width: Ints,
-    bits: int = 16,
-    fast_path: str = "off",
+    vae: VaeSpec, latent_frames: Ints, height: Ints, width: Ints, fast_path: str = "off"
 ) -> Floats:
     """Most bytes alive in one pass, weights and the output clip left out (no fast path)."""
     peak: Floats = 0.0
     for piece in _latent_pieces(vae, latent_frames):
         live = _decoder(vae, piece.name, piece.frames, height, width).peak_bytes
         peak = np.maximum(peak, live * (np.asarray(piece.count) > 0))
-    return as_floats(peak) * (bits / BF16_BITS)
+    return as_floats(peak)
 
 
-def encode_peak_bytes(
-    vae: VaeSpec, frames: Ints, height: Ints, width: Ints, bits: int = 16
-) -> Floats:
+def encode_peak_bytes(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Floats:
     """Most bytes alive in one pass, weights and the input clip left out."""
     peak: Floats = 0.0
     for piece in _pixel_pieces(vae, frames):
         live = _encoder(vae, piece.name, piece.frames, height, width).peak_bytes
         peak = np.maximum(peak, live * (np.asarray(piece.count) > 0))
-    return as_floats(peak) * (bits / BF16_BITS)
+    return as_floats(peak)
 
 
 @lru_cache(maxsize=16)

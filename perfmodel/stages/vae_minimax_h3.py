@@ -19,7 +19,7 @@ from perfmodel.shapes import ceil_div
 from perfmodel.spec.vae import VaeSpec
 from perfmodel.stages.base import Traits
 from perfmodel.stages.layers import BF16_BYTES, FP32_BYTES, READ_WRITE
-from perfmodel.stages.vae_blocks import BF16_BITS, RGB, Net
+from perfmodel.stages.vae_blocks import RGB, Net
 from perfmodel.stages.vae_record import ADD_BYTES, Map, Recorder
 
 CLIP_FRAMES, CLIP_LATENT, DROPPED, OVERLAP = 17, 5, 3, 2
@@ -88,25 +88,18 @@ def encode(vae: VaeSpec, frames: Ints, height: Ints, width: Ints, traits: Traits
 
 
 def decode_peak_bytes(
-    vae: VaeSpec,
-    latent_frames: Ints,
-    height: Ints,
-    width: Ints,
-    bits: int = 16,
-    fast_path: str = "off",
+    vae: VaeSpec, latent_frames: Ints, height: Ints, width: Ints, fast_path: str = "off"
 ) -> Floats:
     """Most bytes alive in a pass of the decoder."""
-    return _decoder(vae, height, width).peak_bytes * (bits / BF16_BITS)
+    return _decoder(vae, height, width).peak_bytes
 
 
-def encode_peak_bytes(
-    vae: VaeSpec, frames: Ints, height: Ints, width: Ints, bits: int = 16
-) -> Floats:
+def encode_peak_bytes(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Floats:
     """Most bytes alive in a pass of the encoder."""
     one = _encoder(vae, 1, height, width).peak_bytes
     clip = _encoder(vae, CLIP_FRAMES, height, width).peak_bytes
     alive: Floats = np.where(np.asarray(frames) == 1, one, clip)
-    return alive * (bits / BF16_BITS)
+    return alive
 
 
 @lru_cache(maxsize=4)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from perfmodel.ops import Floats, Ints, Op
 from perfmodel.spec.vae import VaeSpec
 from perfmodel.stages.base import Traits
-from perfmodel.stages.vae_blocks import BF16_BITS, Net
+from perfmodel.stages.vae_blocks import Net
 
 Build = Callable[[VaeSpec, Ints, Ints, Ints], Net]
 """A network over a map of frames x height x width."""
@@ -44,22 +44,14 @@ class OnePass:
         return self.encoder(vae, frames, height, width).operators(1)
 
     def decode_peak_bytes(
-        self,
-        vae: VaeSpec,
-        latent_frames: Ints,
-        height: Ints,
-        width: Ints,
-        bits: int = 16,
-        fast_path: str = "off",
+        self, vae: VaeSpec, latent_frames: Ints, height: Ints, width: Ints, fast_path: str = "off"
     ) -> Floats:
         """Most bytes alive in a decode, weights and the output left out (no fast path)."""
-        return self.decoder(vae, latent_frames, height, width).peak_bytes * (bits / BF16_BITS)
+        return self.decoder(vae, latent_frames, height, width).peak_bytes
 
-    def encode_peak_bytes(
-        self, vae: VaeSpec, frames: Ints, height: Ints, width: Ints, bits: int = 16
-    ) -> Floats:
+    def encode_peak_bytes(self, vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Floats:
         """Most bytes alive in an encode, weights and the input left out."""
-        return self.encoder(vae, frames, height, width).peak_bytes * (bits / BF16_BITS)
+        return self.encoder(vae, frames, height, width).peak_bytes
 
     def params(self, vae: VaeSpec) -> tuple[int, int]:
         """Parameters of the encoder and of the decoder, 1x1 convolutions included."""

@@ -27,12 +27,7 @@ def decode(
 
 
 def decode_peak_bytes(
-    vae: VaeSpec,
-    latent_frames: Ints,
-    height: Ints,
-    width: Ints,
-    bits: int = 16,
-    fast_path: str = "off",
+    vae: VaeSpec, latent_frames: Ints, height: Ints, width: Ints, fast_path: str = "off"
 ) -> Floats:
     """Most bytes alive in a decode; `fast_path` changes nothing."""
-    return vae_wan.decode_peak_bytes(vae, latent_frames, height, width, bits)
+    return vae_wan.decode_peak_bytes(vae, latent_frames, height, width)

@@ -10,7 +10,6 @@ from perfmodel.spec.vae import VaeSpec
 from perfmodel.stages.base import Traits
 from perfmodel.stages.layers import READ_WRITE, elements
 from perfmodel.stages.traced_ops import operators
-from perfmodel.stages.vae_blocks import BF16_BITS
 
 
 def decode(
@@ -32,24 +31,17 @@ def params(vae: VaeSpec) -> tuple[int, int]:
 
 
 def decode_peak_bytes(
-    vae: VaeSpec,
-    latent_frames: Ints,
-    height: Ints,
-    width: Ints,
-    bits: int = 16,
-    fast_path: str = "off",
+    vae: VaeSpec, latent_frames: Ints, height: Ints, width: Ints, fast_path: str = "off"
 ) -> Floats:
     """Most bytes alive in a decode, weights and the output left out (no fast path)."""
     values = _values(latent_frames, height, width)
-    return amount(parse(_traced(vae).decode_peak), values) * (bits / BF16_BITS)
+    return amount(parse(_traced(vae).decode_peak), values)
 
 
-def encode_peak_bytes(
-    vae: VaeSpec, frames: Ints, height: Ints, width: Ints, bits: int = 16
-) -> Floats:
+def encode_peak_bytes(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Floats:
     """Most bytes alive in an encode, weights and the input left out."""
     values = _latent(vae, frames, height, width)
-    return amount(parse(_traced(vae).encode_peak), values) * (bits / BF16_BITS)
+    return amount(parse(_traced(vae).encode_peak), values)
 
 
 def _network(ops: Ops, values: Values) -> tuple[Op, ...]:

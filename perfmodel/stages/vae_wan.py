@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from perfmodel.ops import DTYPE_BITS, Conv, Floats, Ints, Op, Pointwise
+from perfmodel.ops import Conv, Floats, Ints, Op, Pointwise
 from perfmodel.shapes import causal_latent_frames
 from perfmodel.spec.vae import VaeSpec
 from perfmodel.stages.base import Traits
@@ -21,7 +21,6 @@ from perfmodel.stages.vae_graph import Chunk
 from perfmodel.stages.vae_record import ADD_BYTES, Map
 
 RGB = 3
-BF16_BITS = DTYPE_BITS["bf16"]
 OFF = "off"
 
 
@@ -73,12 +72,7 @@ def encode(vae: VaeSpec, frames: Ints, height: Ints, width: Ints, traits: Traits
 
 
 def decode_peak_bytes(
-    vae: VaeSpec,
-    latent_frames: Ints,
-    height: Ints,
-    width: Ints,
-    bits: int = 16,
-    fast_path: str = OFF,
+    vae: VaeSpec, latent_frames: Ints, height: Ints, width: Ints, fast_path: str = OFF
 ) -> Floats:
     """Most bytes that one chunk of a decode keeps alive, weights and the output clip left out.
 
@@ -91,7 +85,6 @@ def decode_peak_bytes(
         latent_frames: chunks; 1 is an image.
         height: latent rows of the map (a tile or the whole).
         width: latent columns.
-        bits: of an activation; everything scales with it.
         fast_path: off, lossless or channels_last.
     """
     phase = "later" if np.any(np.asarray(latent_frames) > 1) else "first"
@@ -99,7 +92,7 @@ def decode_peak_bytes(
         alive: Floats = _one_alive(vae, phase, fast_path, int(height), int(width))
     else:
         alive = _decoder_alive(vae, phase, fast_path, height, width)
-    return alive * (bits / BF16_BITS)
+    return alive
 
 
 def _decoder_alive(vae: VaeSpec, phase: str, fast_path: str, height: Ints, width: Ints) -> Floats:
@@ -113,16 +106,14 @@ def _one_alive(vae: VaeSpec, phase: str, fast_path: str, height: int, width: int
     return _decoder_alive(vae, phase, fast_path, height, width)
 
 
-def encode_peak_bytes(
-    vae: VaeSpec, frames: Ints, height: Ints, width: Ints, bits: int = 16
-) -> Floats:
+def encode_peak_bytes(vae: VaeSpec, frames: Ints, height: Ints, width: Ints) -> Floats:
     """Most bytes that one chunk of an encode keeps alive, weights and the input clip left out.
 
     As `decode_peak_bytes`, for a map of `frames` x `height` x `width` pixels.
     """
     phase = "later" if np.any(np.asarray(frames) > 1) else "first"
     chunk = _encoder_chunk(vae, phase, height, width)
-    return (chunk.peak_bytes + chunk.cache_bytes) * (bits / BF16_BITS)
+    return chunk.peak_bytes + chunk.cache_bytes
 
 
 @lru_cache(maxsize=16)

@@ -193,7 +193,7 @@ def _draws(found: Judgement, order: NDArray[np.intp]) -> Matrix:
     return np.asarray(draws * found.field.scale[order])
 
 
-def loss_frac(found: Judgement, order: Sequence[int], draws: Matrix) -> float:
+def loss_frac(draws: Matrix) -> float:
     """Expected loss of the first place against the best of all."""
     return float((draws[:, 0] / draws.min(axis=1)).mean() - 1)
 

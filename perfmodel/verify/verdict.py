@@ -144,7 +144,7 @@ def _answer(
         **unanswered(runs),
         terms=_terms(found, best),
         ranking=_ranking(found, order, draws),
-        expected_loss_pct=loss_frac(found, order, draws) * PERCENT,
+        expected_loss_pct=loss_frac(draws) * PERCENT,
         best=with_commands(found.field.table, best, record),
         next_runs=next_runs(found, order, draws),
     )
@@ -185,7 +185,7 @@ def _ranking(found: Judgement, order: Sequence[int], draws: Matrix) -> tuple[Upd
                 latency_high_ms=seconds * (1 + half) * MS_PER_S,
                 vs_best_pct=float(scores[row] / scores[order[0]] - 1) * PERCENT,
                 measured=bool(found.known[row]),
-                tied_with_best=row != order[0] and _tied(found, row, order, draws),
+                tied_with_best=row != order[0] and _tied(row, order, draws),
             )
         )
     return tuple(rows)
@@ -204,7 +204,7 @@ def _halfwidth_frac(found: Judgement, row: int) -> float:
     return float(np.expm1(np.log1p(stated) * after / before))
 
 
-def _tied(found: Judgement, row: int, order: Sequence[int], draws: Matrix) -> bool:
+def _tied(row: int, order: Sequence[int], draws: Matrix) -> bool:
     """Whether the difference to the first place is within its 80 % half-width."""
     if row not in order:
         return False

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 LOG_ERROR = 0.1
 """Log error of a run that weighs as much as one standard deviation of a prior."""

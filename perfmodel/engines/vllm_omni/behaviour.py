@@ -181,7 +181,6 @@ def _with_pipeline(
         auto_pad=auto_pad,
         pad_masked=pipeline.pad_masked,
         tokens_padded_to_degree=pipeline.sound_padded and has("sound_padded", version),
-        exit_gather_hidden=pipeline.exit_hidden,
         cfg_on_distilled_refused=cosmos and has("distilled_refused", version),
         has_sp=pipeline.sp,
         has_cfg=pipeline.cfg,

@@ -27,7 +27,6 @@ class Pipeline:
             they hold, where that is a later one.
         auto_pad: feature that brought padding of uneven sequences; "" if never.
         pad_masked: padding builds an attention mask (else padded keys stay unmasked).
-        exit_hidden: the sequence-parallel exit gathers the hidden state.
         mask_free: never passes a mask, so Blackwell may default to TRTLLM_ATTN.
         sound_padded: adds sound frames until the tokens divide.
         vae_broadcast: a distributed decode is sent to all ranks, not kept on rank 0.
@@ -47,7 +46,6 @@ class Pipeline:
     later: tuple[tuple[str, Release], ...] = ()
     auto_pad: str = "always"
     pad_masked: bool = False
-    exit_hidden: bool = False
     mask_free: bool = False
     sound_padded: bool = False
     vae_broadcast: bool = False
@@ -78,7 +76,6 @@ _COSMOS3 = Pipeline(
     first=(0, 22, 0),
     auto_pad="cosmos3_auto_pad",
     pad_masked=True,
-    exit_hidden=True,
     sound_padded=True,
     spatial_shard=True,
     component_offload=False,
