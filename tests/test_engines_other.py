@@ -112,7 +112,7 @@ def test_wan_vae_is_fp32_in_wan_official_and_bf16_in_xdit():
         ("xdit", H100, "FLASH_ATTN"),
         ("xdit", B300, "CUDNN_ATTN"),
         ("xdit", MI300X, "FLASH_ATTN"),
-        ("sglang-diffusion", B300, "FLASH_ATTN"),
+        ("sglang-diffusion", B300, "CUDNN_ATTN"),
         ("sglang-diffusion", RTX_PRO, "TORCH_SDPA"),
     ],
 )

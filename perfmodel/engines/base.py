@@ -77,6 +77,8 @@ class Behaviour:
         torch_attention_kernel: the kernel family behind torch's attention without a mask.
         attention_explicit: the user chose the backend (an engine then never substitutes it).
         attention_available: backends that have a kernel for the device.
+        attention_shared, attention_ring: those that run where ranks share the tokens, and those
+            with a ring kernel; None: all.
         platform: ``cuda``, ``rocm``, ``npu``; "" when the engine does not run on the device.
         compiled: transformer blocks are compiled (``enforce_eager`` False).
         rank_order: axes from fastest to slowest in the global rank.
@@ -134,6 +136,8 @@ class Behaviour:
     torch_attention_kernel: str = "TORCH_SDPA"
     attention_explicit: bool = False
     attention_available: tuple[str, ...] = ()
+    attention_shared: tuple[str, ...] | None = None
+    attention_ring: tuple[str, ...] | None = None
     platform: str = "cuda"
     compiled: bool = True
     rank_order: tuple[str, ...] = ("tp", "ulysses", "ring", "pp", "cfg", "dp")

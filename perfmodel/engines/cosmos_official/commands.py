@@ -72,7 +72,7 @@ def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands
     if not ctx.behaviour.options.guardrails:
         words.append("--disable_guardrail")
     words += ["--disable_prompt_refiner", "--save_path", output_name(ctx)]
-    return without_server(ctx, config, launcher(words, ranks), notes=not_set(ctx))
+    return without_server(ctx, config, launcher(words, ranks), notes=not_set(ctx, attention=False))
 
 
 def read_launch(argv: Sequence[str]) -> Launch:

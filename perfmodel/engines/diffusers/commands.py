@@ -126,11 +126,8 @@ def _placed(ctx: Context, config: ParallelConfig) -> list[str]:
             "which inputs and outputs are cut along the tokens"
         )
     calls = []
-    if "attention_backend" not in ctx.behaviour.assumed:
-        name = BACKENDS.get(options.attention_backend or "", "native")
-        if options.attention_backend == "FLASH_ATTN" and ctx.device_family == "hopper":
-            name = "_flash_3"
-        calls.append(f"set_attention_backend({name!r})")
+    if "attention_backend" not in ctx.behaviour.assumed or config.ring > 1:
+        calls.append(f"set_attention_backend({_attention(ctx, config)!r})")
     if config.ulysses * config.ring > 1:
         mesh = ", mesh=mesh" if config.cfg > 1 else ""
         calls.append(
@@ -140,6 +137,25 @@ def _placed(ctx: Context, config: ParallelConfig) -> list[str]:
     if ctx.behaviour.compiled:
         calls.append("compile_repeated_blocks()")
     return lines + [f"{part}.{call}" for call in calls for part in _DENOISERS[: ctx.experts]]
+
+
+_FLASH = {"hopper": "_flash_3", "blackwell": "flash_4_hub"}
+
+
+def _attention(ctx: Context, config: ParallelConfig) -> str:
+    """The backend by the library's word; of FlashAttention the generation that the device has.
+
+    ``_flash_3`` knows no context parallelism, its kernel from the hub does.
+    """
+    behaviour = ctx.behaviour
+    named = behaviour.ring_attention_backend if config.ring > 1 else behaviour.attention_backend
+    if named == "FLASH_ATTN" and behaviour.platform == "npu":
+        return "_native_npu"
+    if named == "FLASH_ATTN":
+        name = _FLASH.get(ctx.device_family, "flash")
+        shared = config.ulysses * config.ring > 1 and name == "_flash_3"
+        return "_flash_3_hub" if shared else name
+    return BACKENDS.get(named, "native")
 
 
 def _branches(config: ParallelConfig) -> list[str]:

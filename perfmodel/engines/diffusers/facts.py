@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfmodel.engines.diffusers.commands import BACKENDS
-from perfmodel.engines.plain.attention import torch_sdpa
+from perfmodel.engines.plain.attention import cudnn_on_cuda, refused_by_diffusers, torch_sdpa
 from perfmodel.engines.plain.facts import Facts, ModelFacts
 
 _WHEEL = "https://pypi.org/project/diffusers/0.42.1/ diffusers/"
@@ -65,6 +65,8 @@ FACTS = Facts(
     platforms=("cuda", "rocm", "npu"),
     attention=torch_sdpa,
     attentions=tuple(BACKENDS),
+    ring_attention=cudnn_on_cuda,
+    refused=refused_by_diffusers,
     torch_norms=True,
     torchao=True,
     aliases={"NATIVE": "TORCH_SDPA", "SDPA": "TORCH_SDPA"},

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from perfmodel.engines.plain.facts import DeviceLike
-from perfmodel.engines.vllm_omni.attention import platform_of
+from perfmodel.engines.plain.facts import DeviceLike, Use
+from perfmodel.engines.vllm_omni.attention import (
+    capability_major,
+    is_datacenter_blackwell,
+    platform_of,
+)
 
 
 def torch_sdpa(device: DeviceLike) -> str:
@@ -27,9 +31,57 @@ def flash(device: DeviceLike) -> str:
 
 
 def flash_but_workstation(device: DeviceLike) -> str:
-    """FlashAttention; torch SDPA on capability 12.x (SGLang 0.5.23 ``platforms/cuda.py``)."""
-    major = (device.compute_capability or "").partition(".")[0]
-    return "TORCH_SDPA" if major == "12" else "FLASH_ATTN"
+    """FlashAttention; torch SDPA on capability 12.x (SGLang ``platforms/cuda.py``)."""
+    return "TORCH_SDPA" if capability_major(device) == 12 else "FLASH_ATTN"
+
+
+def flash_or_cudnn(device: DeviceLike) -> str:
+    """As before, and cuDNN on capability 10.x (SGLang since 0.5.18, DYNAMIC_CUDNN_SDPA).
+
+    B300 keeps FlashAttention 4 for long self-attention since 0.5.23, within 2 % of cuDNN
+    (``layers/attention/backends/sdpa.py``).
+    """
+    return "CUDNN_ATTN" if is_datacenter_blackwell(device) else flash_but_workstation(device)
+
+
+def refused_by_sglang(device: DeviceLike, use: Use) -> frozenset[str]:
+    """FlashAttention on capability 12.x runs as SDPA; a ring needs FlashAttention or Sage."""
+    names = {"FLASH_ATTN"} if capability_major(device) == 12 else set()
+    if use == "ring":
+        names |= {"FLASH_ATTN_2", "TORCH_SDPA", "CUDNN_ATTN"}
+    return frozenset(names)
+
+
+def refused_by_xdit(device: DeviceLike, use: Use) -> frozenset[str]:
+    """SDPA, FlashAttention 4 (Blackwell) and FlyDSL (RDNA 4) return no sums for a ring.
+
+    Source: ``runtime_state.py _check_if_backend_compatible_with_current_configuration``.
+    """
+    if use != "ring":
+        return frozenset()
+    flash = {"FLASH_ATTN"} if device.family in ("blackwell", "rdna4") else set()
+    return frozenset({"TORCH_SDPA", *flash})
+
+
+def refused_by_diffusers(device: DeviceLike, use: Use) -> frozenset[str]:
+    """Without context parallelism: xFormers, memory-efficient SDPA, FlashAttention 4.
+
+    A ring also needs the sums of the exponentials, which ``native`` and ``_native_npu`` do not
+    return (diffusers 0.42.1 ``models/attention_dispatch.py``).
+    """
+    if use == "alone":
+        return frozenset()
+    names = {"XFORMERS", "SDPA_EFFICIENT"}
+    if is_datacenter_blackwell(device):
+        names.add("FLASH_ATTN")
+    if use == "ring":
+        names |= {"TORCH_SDPA", *({"FLASH_ATTN"} if platform_of(device.family) == "npu" else ())}
+    return frozenset(names)
+
+
+def cudnn_on_cuda(device: DeviceLike) -> str:
+    """cuDNN, where torch has it; else what torch picks."""
+    return "CUDNN_ATTN" if platform_of(device.family) == "cuda" else torch_sdpa(device)
 
 
 def flash_hopper_else_cudnn(device: DeviceLike) -> str:

@@ -46,17 +46,27 @@ def benchmark(ctx: Context, config: ParallelConfig, argv: Sequence[str], timings
     return f"python3 - {quote(json.dumps(job))} <<'END_OF_CLIENT'\n{client}END_OF_CLIENT"
 
 
-def not_set(ctx: Context, dtypes: Collection[str] = (), caches: Collection[str] = ()) -> list[str]:
+def not_set(
+    ctx: Context,
+    dtypes: Collection[str] = (),
+    caches: Collection[str] = (),
+    *,
+    attention: bool = True,
+) -> list[str]:
     """What is predicted and no word of the command asks for, a line each.
 
     Args:
         ctx: the request and the options.
         dtypes: of linears, beside bf16, that the command sets up.
         caches: methods of step caches that it switches on.
+        attention: it names the attention backend that was asked for.
     """
     options, found = ctx.behaviour.options, []
     if options.dtype not in ("bf16", *dtypes):
         found.append(f"predicted with {options.dtype} linears, which this does not set up")
+    if ctx.behaviour.attention_explicit and options.attention_density == 1 and not attention:
+        name = ctx.behaviour.attention_backend
+        found.append(f"predicted with {name}: no flag names it, the installed packages decide")
     named = options.cache_method not in ("none", *caches)
     if named or (options.cache_method == "none" and options.cache_skip):
         name = options.cache_method if named else f"skipping {options.cache_skip:.0%} of the steps"

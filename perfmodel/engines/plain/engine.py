@@ -148,7 +148,13 @@ def _attentions(facts: Facts, device: DeviceLike) -> tuple[str, ...]:
     here = {*device_backends(device), facts.attention(device)}
     if platform_of(device.family) == "cuda":
         here |= {"FLASH_ATTN_2", "SDPA_EFFICIENT", "XFORMERS"}
+    here -= facts.refused(device, "alone")
     return tuple(name for name in facts.attentions if name in here)
+
+
+def _except(names: tuple[str, ...], refused: frozenset[str]) -> tuple[str, ...] | None:
+    """What is left of `names`; None where nothing is refused."""
+    return tuple(name for name in names if name not in refused) if refused else None
 
 
 def _behaviour(
@@ -163,6 +169,9 @@ def _behaviour(
     backend = resolved.attention_backend or "TORCH_SDPA"
     platform = platform_of(device.family)
     ring = (facts.ring_attention or facts.attention)(device)
+    if options.attention_backend:
+        ring = backend
+    available = _attentions(facts, device)
     torch_kernel = attention_kernel(device.family, version.date)
     base = Behaviour(
         engine=facts.name,
@@ -175,7 +184,9 @@ def _behaviour(
         ring_attention_kernel=torch_kernel if ring == "TORCH_SDPA" else ring,
         torch_attention_kernel=torch_kernel,
         attention_explicit=options.attention_backend is not None,
-        attention_available=_attentions(facts, device),
+        attention_available=available,
+        attention_shared=_except(available, facts.refused(device, "shared")),
+        attention_ring=_except(available, facts.refused(device, "ring")),
         platform=platform if platform in facts.platforms else "",
         compiled=bool(resolved.compile),
         rank_order=facts.rank_order,

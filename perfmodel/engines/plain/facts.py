@@ -118,6 +118,7 @@ class Earlier:
         before: the day of the first release that does it as `Facts.models` says.
         models: slug pattern of the models that it concerns.
         changes: fields of `ModelFacts` and their earlier values.
+        without: axes that did not exist.
         source: where it was read.
     """
 
@@ -125,6 +126,7 @@ class Earlier:
     models: str
     changes: Mapping[str, object]
     source: str
+    without: frozenset[str] = frozenset()
 
 
 ATTENTIONS = (
@@ -138,16 +140,27 @@ ATTENTIONS = (
 """Backends of a program whose own list was not read."""
 
 Attention = Callable[[DeviceLike], str]
+Use = Literal["alone", "shared", "ring"]
+Refused = Callable[[DeviceLike, Use], frozenset[str]]
+
+
+def nothing_refused(device: DeviceLike, use: Use) -> frozenset[str]:
+    """An engine that was read to run every backend everywhere."""
+    del device, use
+    return frozenset()
+
+
 Starter = Callable[[Context, ParallelConfig, float], Commands]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Era:
-    """How an engine differed before the day `until`: its terms file, its default backend."""
+    """How an engine differed before the day `until`: terms file, default backend, backends."""
 
     until: str
     terms: str
     attention: Attention
+    attentions: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +177,9 @@ class Facts:
         platforms: of ``cuda``, ``rocm`` and ``npu``.
         attention: default backend on a device.
         attentions: backends that can be asked for, where the device has a kernel.
-        ring_attention: backend of ring chunks on a device; None as `attention`.
+        ring_attention: backend of ring chunks on a device when none is named; None: `attention`.
+        refused: backends that the engine refuses, or replaces by another, on a device: ``alone``
+            everywhere, ``shared`` where ranks share the tokens, ``ring`` in ring attention.
         torchao: activations of low-precision products are quantised by torch operations, not by
             kernels of the engine.
         torch_norms: its modules leave RMS norms to torch where the published ones do.
@@ -192,6 +207,7 @@ class Facts:
     attention: Attention
     attentions: tuple[str, ...] = ATTENTIONS
     ring_attention: Attention | None = None
+    refused: Refused = nothing_refused
     torch_norms: bool = False
     torchao: bool = False
     copies: int = 2
@@ -209,7 +225,9 @@ class Facts:
         """These facts as they were on `day`."""
         for era in self.eras:
             if day < era.until:
-                return replace(self, terms=era.terms, attention=era.attention, eras=())
+                known = era.attentions or self.attentions
+                changes = {"terms": era.terms, "attention": era.attention, "attentions": known}
+                return replace(self, eras=(), **changes)  # type: ignore[arg-type]
         return self
 
     def model(self, slug: str, day: str | None = None) -> ModelFacts | None:
@@ -220,6 +238,7 @@ class Facts:
         for earlier in self.earlier:
             if day < earlier.before and re.match(earlier.models, slug):
                 found = replace(found, **earlier.changes)  # type: ignore[arg-type]
+                found = replace(found, axes=found.axes - earlier.without)
         return found
 
 

@@ -108,6 +108,37 @@ def _attention_problem(ctx: Context, config: ParallelConfig) -> Problem:
     )
 
 
+def _shared(ctx: Context, layouts: Layouts) -> BoolColumn:
+    behaviour = ctx.behaviour
+    whole = behaviour.attention_shared is not None and (
+        behaviour.attention_backend not in behaviour.attention_shared
+    )
+    chunks = behaviour.attention_ring is not None and (
+        behaviour.ring_attention_backend not in behaviour.attention_ring
+    )
+    return mask(((layouts.ring > 1) & chunks) | ((layouts.sequence_parallel > 1) & whole))
+
+
+def _shared_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    behaviour, ring = ctx.behaviour, config.ring > 1
+    given = behaviour.ring_attention_backend if ring else behaviour.attention_backend
+    have = (behaviour.attention_ring if ring else behaviour.attention_shared) or ()
+    axis = "ring" if ring else "ulysses"
+    clash = f"{axis}={getattr(config, axis)}: {given} of {named(ctx)} does not run"
+    clash += " in ring attention" if ring else " where ranks share the tokens"
+    if not have:
+        return refusal("attention-shared", ctx, config, axis, clash, (1,))
+    return Problem(
+        "attention-shared",
+        f"{clash} on {ctx.device or ctx.device_family}; legal here: {words(have)}; "
+        f"try --attention {have[0]}",
+        field="--attention",
+        value=given,
+        legal_values=have,
+        suggestions=(f"--attention {have[0]}",),
+    )
+
+
 def _streamed(ctx: Context, layouts: Layouts) -> BoolColumn:
     return mask((layouts.hsdp > 1) & (ctx.behaviour.options.offload == "layerwise"))
 
@@ -248,6 +279,15 @@ RULES: tuple[Rule, ...] = (
         title="An attention backend chosen by hand must be one that the engine has on the device.",
         violated=_attention,
         problem=_attention_problem,
+    ),
+    Rule(
+        id="attention-shared",
+        title="Not every attention backend runs where ranks share the tokens.",
+        violated=_shared,
+        problem=_shared_problem,
+        source="https://pypi.org/project/diffusers/0.42.1/ diffusers/models/attention_dispatch.py; "
+        "https://pypi.org/project/xfuser/0.7.0/ xfuser/core/distributed/runtime_state.py; "
+        "https://pypi.org/project/sglang/0.5.23/ runtime/server_args/server_args.py",
     ),
     Rule(
         id="attention-density",

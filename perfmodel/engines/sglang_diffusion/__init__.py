@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfmodel.engines.base import Residency
-from perfmodel.engines.plain.attention import flash_but_workstation
+from perfmodel.engines.plain.attention import (
+    flash,
+    flash_but_workstation,
+    flash_or_cudnn,
+    refused_by_sglang,
+)
 from perfmodel.engines.plain.engine import PlainEngine
-from perfmodel.engines.plain.facts import Earlier, Facts, ModelFacts
+from perfmodel.engines.plain.facts import Earlier, Era, Facts, ModelFacts
 from perfmodel.engines.sglang_diffusion.commands import BACKENDS, read_launch, render
 from perfmodel.engines.sglang_diffusion.rules import RULES
 
@@ -122,8 +127,21 @@ FACTS = Facts(
         ),
     ),
     platforms=("cuda", "rocm", "npu"),
-    attention=flash_but_workstation,
+    attention=flash_or_cudnn,
     attentions=tuple(BACKENDS),
+    # server_args.py _adjust_attention_backend: a ring takes "fa" when nothing is named.
+    ring_attention=flash,
+    refused=refused_by_sglang,
+    eras=(
+        # platforms/interface.py: cuDNN since 0.5.17; default on capability 10.x since 0.5.18.
+        Era(
+            until="2026-08-08",
+            terms="sglang-diffusion",
+            attention=flash_but_workstation,
+            attentions=tuple(name for name in BACKENDS if name != "CUDNN_ATTN"),
+        ),
+        Era(until="2026-08-21", terms="sglang-diffusion", attention=flash_but_workstation),
+    ),
     server=True,
     aliases={"FA": "FLASH_ATTN", "AITER": "FLASH_ATTN"},
     sources=(

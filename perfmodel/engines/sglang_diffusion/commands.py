@@ -76,7 +76,7 @@ def serve_words(ctx: Context, config: ParallelConfig, port: int = PORT) -> list[
     if config.vae_tiling:
         found += ["--vae-tiling", "true"]
     if ctx.behaviour.attention_explicit:
-        found += ["--attention-backend", BACKENDS.get(options.attention_backend or "", "fa")]
+        found += ["--attention-backend", _attention(ctx)]
     if ctx.behaviour.compiled:
         found += ["--enable-torch-compile", "true"]
     if options.dtype in QUANTISED:
@@ -91,6 +91,14 @@ def serve_words(ctx: Context, config: ParallelConfig, port: int = PORT) -> list[
     elif options.offload == "text-encoder":
         found += ["--dit-cpu-offload", "false", "--text-encoder-cpu-offload", "true"]
     return [*found, "--port", str(port)]
+
+
+def _attention(ctx: Context) -> str:
+    """The backend that was asked for; FlashAttention of AMD devices is AITER's."""
+    named = ctx.behaviour.attention_backend
+    if named == "FLASH_ATTN" and ctx.behaviour.platform == "rocm":
+        return "aiter"
+    return BACKENDS.get(named, "fa")
 
 
 def _degree_words(config: ParallelConfig) -> list[str]:
@@ -171,6 +179,13 @@ def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands
     return Commands(serve=_serve(ctx, config), request=_request(ctx), benchmark=_benchmark(ctx))
 
 
+_READ = {
+    **{word: name for name, word in BACKENDS.items()},
+    **dict.fromkeys(("fa3", "fa4", "aiter"), "FLASH_ATTN"),
+    "dynamic_cudnn_sdpa": "CUDNN_ATTN",
+}
+
+
 def read_launch(argv: Sequence[str]) -> Launch:
     """Read ``sglang serve ...`` or ``sglang generate ...`` as typed."""
     grammar = Grammar(
@@ -197,7 +212,7 @@ def read_launch(argv: Sequence[str]) -> Launch:
             "--vae-config.use-parallel-decode": ("vae_patch", -1),
         },
         texts={
-            "--attention-backend": ("attention_backend", {v: k for k, v in BACKENDS.items()}),
+            "--attention-backend": ("attention_backend", _READ),
             "--quantization": ("dtype", {v: k for k, v in QUANTISED.items()}),
             "--dit-precision": ("dtype", {"fp16": "fp16", "bf16": "bf16"}),
         },

@@ -14,7 +14,7 @@ from perfmodel.engines.diffusers.facts import FACTS as DIFFUSERS
 from perfmodel.engines.diffusers.facts import PLAIN, WAN
 from perfmodel.engines.plain.attention import flash, flash_2
 from perfmodel.engines.plain.engine import PlainEngine
-from perfmodel.engines.plain.facts import Facts, ModelFacts, Starter
+from perfmodel.engines.plain.facts import Facts, ModelFacts, Starter, nothing_refused
 from perfmodel.spec.parallel import ParallelConfig
 
 
@@ -26,6 +26,9 @@ def _like_diffusers(name: str, title: str, source: str, **changes: object) -> Fa
         "releases": {"main": "2026-06-01"},
         "sources": (source, *DIFFUSERS.sources),
         "weight_only": (),
+        # They bring kernels and groups of their own.
+        "ring_attention": None,
+        "refused": nothing_refused,
         **changes,
     }
     return replace(DIFFUSERS, **merged)  # type: ignore[arg-type]

@@ -41,6 +41,8 @@ FACTS = Facts(
     ),
     platforms=("cuda",),
     attention=flash,
+    # wan/modules/attention.py flash_attention: the package of 3, else that of 2, else it stops.
+    attentions=("FLASH_ATTN", "FLASH_ATTN_2"),
     sources=(
         "https://github.com/Wan-Video/Wan2.2 generate.py, wan/text2video.py",
         "https://github.com/Wan-Video/Wan2.2 wan/distributed/ulysses.py, fsdp.py",

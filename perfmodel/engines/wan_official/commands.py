@@ -60,7 +60,7 @@ def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands
     del predicted_s
     argv = launcher(words(ctx, config), config.world_size // config.dp)
     note = f"checkpoint: https://huggingface.co/{ctx.hf_id.removesuffix('-Diffusers')}"
-    return without_server(ctx, config, argv, notes=[note, *not_set(ctx)])
+    return without_server(ctx, config, argv, notes=[note, *not_set(ctx, attention=False)])
 
 
 def read_launch(argv: Sequence[str]) -> Launch:

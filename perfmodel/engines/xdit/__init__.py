@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from perfmodel.engines.plain.attention import flash_2, flash_hopper_else_cudnn
+from perfmodel.engines.plain.attention import (
+    flash_2,
+    flash_hopper_else_cudnn,
+    refused_by_xdit,
+)
 from perfmodel.engines.plain.engine import PlainEngine
-from perfmodel.engines.plain.facts import Era, Facts, ModelFacts
+from perfmodel.engines.plain.facts import Earlier, Era, Facts, ModelFacts
 from perfmodel.engines.xdit.commands import BACKENDS, read_launch, render
 from perfmodel.engines.xdit.rules import RULES
 
@@ -34,7 +38,18 @@ FACTS = Facts(
     name="xdit",
     title="xDiT",
     terms="xdit",
-    releases={"0.7.0": "2026-09-25"},
+    # Days of the files inside the wheels.
+    releases={
+        "0.4.0": "2024-12-05",
+        "0.4.1": "2025-01-01",
+        "0.4.2": "2025-03-03",
+        "0.4.3": "2025-03-20",
+        "0.4.4": "2025-07-25",
+        "0.4.5": "2025-11-12",
+        "0.5.0": "2026-08-31",
+        "0.6.0": "2026-09-01",
+        "0.7.0": "2026-09-25",
+    },
     models=(
         (
             r"cosmos3-(nano|super)$",
@@ -65,7 +80,17 @@ FACTS = Facts(
         (r"(pixart|hunyuan-?dit|sana-1)", _model("xFuserPipeline", _EXAMPLE | _PATCHES)),
         (r"(cogvideox|sana|latte)", _model("xFuserPipeline", _EXAMPLE)),
     ),
+    earlier=(
+        Earlier(
+            before="2026-08-31",
+            models=r".*",
+            changes={},
+            without=frozenset({"hsdp"}),
+            source="xfuser/config/args.py: --fully_shard_degree in 0.5.0, not in 0.4.5",
+        ),
+    ),
     platforms=("cuda", "rocm", "npu"),
+    refused=refused_by_xdit,
     attention=flash_hopper_else_cudnn,
     attentions=tuple(BACKENDS),
     torch_norms=True,

@@ -21,6 +21,8 @@ from perfmodel.spec.parallel import ParallelConfig
 
 TIMINGS = "timings.json"
 ITERATIONS = 4
+RUNNER_DAY = "2026-08-31"
+"""Release of 0.5.0, the first wheel with ``xfuser/cli.py``."""
 _DEGREES = {
     "--ulysses_degree": "ulysses",
     "--ring_degree": "ring",
@@ -77,6 +79,8 @@ def _attention(ctx: Context) -> str:
     named = ctx.behaviour.attention_backend
     if named == "FLASH_ATTN":
         others = {"rocm": "AITER", "npu": "NPU"}
+        if ctx.device_family == "rdna4":
+            return "AITER_FLYDSL"
         return others.get(ctx.behaviour.platform) or _FLASH.get(ctx.device_family, "FLASH")
     return BACKENDS.get(named, "SDPA")
 
@@ -112,6 +116,8 @@ def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands
     del predicted_s
     alone = replace(config, dp=1)
     notes = not_set(ctx, _QUANTISED, _CACHES)
+    if ctx.behaviour.date < RUNNER_DAY:
+        notes.append("the program xdit came with 0.5.0: before, examples/ of the repository run")
     one = without_server(ctx, config, words(ctx, alone), notes=notes)
     many = without_server(ctx, config, words(ctx, alone, ITERATIONS), timings=TIMINGS)
     return Commands(serve=one.serve, request=one.request, benchmark=many.benchmark)
@@ -119,7 +125,7 @@ def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands
 
 _READ = {
     **{word: name for name, word in BACKENDS.items()},
-    **dict.fromkeys(("FLASH_4", "AITER", "NPU"), "FLASH_ATTN"),
+    **dict.fromkeys(("FLASH_4", "AITER", "AITER_FLYDSL", "NPU"), "FLASH_ATTN"),
 }
 
 
