@@ -178,7 +178,7 @@ def cost_attention(op: Attention, machine: Machine, *, sustained: bool = True) -
         dims = {name: as_float(v) for name, v in dims.items()}
         kernel = np.minimum.reduce(
             [
-                attention_time_s(values, rates, dtype, causal=op.causal, **{**kernel_is, **dims})
+                attention_time_s(values, rates, dtype, causal=op.causal, **{**dims, **kernel_is})
                 for kernel_is in choice.arguments()
             ]
         )

@@ -52,21 +52,25 @@ class KernelChoice:
         options: (rate factor, factor on the exponentials) of each.
         provenance: of the factors.
         measured: records hold these kernels, so their tiles are known.
+        padded: head width that the heads are padded to; 0 is their own.
     """
 
     options: tuple[tuple[float, float], ...]
     provenance: str
     measured: bool = False
+    padded: int = 0
 
     def arguments(self) -> Iterator[dict[str, Any]]:
         """Keyword arguments of `attention_time_s` for each kernel."""
+        width = {"head_dim": as_float(self.padded)} if self.padded else {}
         for rate, exp_rate in self.options:
             factors = {"kernel_rate": as_float(rate), "kernel_exp": as_float(exp_rate)}
-            yield {**factors, "measured": self.measured}
+            yield {**factors, **width, "measured": self.measured}
 
     def scaled(self, factor: float, provenance: str) -> KernelChoice:
         """The same kernels, all faster by `factor`."""
-        return KernelChoice(tuple((rate * factor, exp) for rate, exp in self.options), provenance)
+        options = tuple((rate * factor, exp) for rate, exp in self.options)
+        return replace(self, options=options, provenance=provenance, measured=False)
 
 
 def kernel_choice(machine: Machine, law: Law | None, op: Attention) -> KernelChoice:
@@ -74,15 +78,19 @@ def kernel_choice(machine: Machine, law: Law | None, op: Attention) -> KernelCho
 
     A backend that no record holds is a named factor on the device's best measured kernel.
     Non-causal heads of 128 were never measured: they rest on the causal law, whose kernels keep
-    their factors.
+    their factors.  A backend that was measured at narrower heads alone takes the best kernel of
+    the next width, to which any head can be padded: FlashAttention 4 at 80 runs at 0.6 of the rate
+    of what was measured at 128.
     """
-    names = _at_width(law, op.head_dim)
     backend = (op.backend or default_backend(machine)).upper()
-    for part in BACKEND_KERNELS.get(backend, ()):
-        matches = [name for name in names if part.lower() in name.lower()]
-        if law is not None and matches:
-            return KernelChoice(_factors(law, matches), "fitted", measured=True)
-    best = KernelChoice(_factors(law, names) if law else ((1.0, 1.0),), "prior")
+    named = [_named(law, part) for part in BACKEND_KERNELS.get(backend, ())] if law else []
+    for names in named:
+        if law is not None and (found := _telling(law, names, op.head_dim)):
+            return KernelChoice(_factors(law, found), "fitted", measured=True)
+    names, padded = _at_width(law, op.head_dim, narrower=any(named))
+    best = KernelChoice(_factors(law, names) if law else ((1.0, 1.0),), "prior", padded=padded)
+    if op.head_dim > WIDEST_FLASH and backend in TORCH and machine.device.vendor == "NVIDIA":
+        backend = "SDPA_EFFICIENT"
     if backend in PRIOR_BACKENDS:
         name = PRIOR_BACKENDS[backend]
         factor = machine.term(name, 1.0)
@@ -90,18 +98,53 @@ def kernel_choice(machine: Machine, law: Law | None, op: Attention) -> KernelCho
     return best
 
 
-def _at_width(law: Law | None, head_dim: int) -> list[str]:
-    """Kernels measured at this head width; all of them when none was."""
+def _named(law: Law, part: str) -> list[str]:
+    """Kernels whose name holds `part`."""
+    return [name for name in law.kernels if part.lower() in name.lower()]
+
+
+def _telling(law: Law, names: list[str], head_dim: int) -> list[str]:
+    """Those of `names` measured at this width; all of them if measured on both sides of it."""
+    asked = _inside(law, head_dim)
+    widths = [width for name in names for width in law.kernel_dims.get(name, ())]
+    if not widths or min(widths) <= asked <= max(widths):
+        return [name for name in names if asked in law.kernel_dims.get(name, ())] or names
+    return []
+
+
+def _at_width(law: Law | None, head_dim: int, *, narrower: bool) -> tuple[list[str], int]:
+    """The kernels to take the best of, and the width that heads are padded to.
+
+    Kernels measured at this width, or at the nearest to one beyond all; else all, those of the
+    next width for a backend whose own kernels are `narrower`.
+    """
     if law is None:
-        return []
-    measured = [name for name in law.kernels if head_dim in law.kernel_dims.get(name, ())]
-    return measured or list(law.kernels)
+        return [], 0
+    asked = _inside(law, head_dim)
+    known = sorted({width for widths in law.kernel_dims.values() for width in widths})
+    if asked not in known and not narrower:
+        return list(law.kernels), 0
+    width = next((width for width in known if width >= asked), asked)
+    names = [name for name in law.kernels if width in law.kernel_dims.get(name, ())]
+    return names or list(law.kernels), width if width != asked else 0
+
+
+def _inside(law: Law, head_dim: int) -> int:
+    """The width, held between the narrowest and the widest that any kernel was measured at."""
+    known = [width for widths in law.kernel_dims.values() for width in widths]
+    return min(max(head_dim, min(known)), max(known)) if known else head_dim
 
 
 def _factors(law: Law, names: list[str]) -> tuple[tuple[float, float], ...]:
     pairs = {(law.kernels[name], law.kernel_exps.get(name, 1.0)) for name in names}
     return tuple(sorted(pairs)) or ((1.0, 1.0),)
 
+
+TORCH = frozenset({"TORCH_SDPA", "SDPA"})
+WIDEST_FLASH = 256
+"""Widest head of the fast kernels behind torch's attention, which runs wider ones (the single head
+of an image VAE) in its memory-efficient kernel: ``check_head_dim_size_flash`` in torch 2.10
+``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp``."""
 
 EIGHT_BIT_BACKENDS = frozenset({"SAGE_ATTN"})
 """Backends that multiply in 8 bits, whatever the tensors are."""

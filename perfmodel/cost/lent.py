@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 REFERENCE_DTYPE = "bf16"
 MOST_OF_PEAK = 0.95
 """Share of the datasheet peak that the best kernels reach where nothing else limits them."""
-RAMPS = ("ramp_kv",)
+RAMPS = ("ramp_kv", "split_kv")
 """Losses in units of matrix work: a time of the other units of a multiprocessor."""
 TILE_FRACS = ("small_tile_frac", "middle_tile_frac")
 """Rates of smaller tiles: what they lose is such a time too."""
