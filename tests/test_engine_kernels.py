@@ -118,6 +118,9 @@ def test_xdit_before_its_runner_wraps_layers_and_uses_flash_2():
     assert slow > 2 * fast
 
 
+OMNI = "https://github.com/vllm-project/vllm-omni/blob/main"
+
+
 @pytest.mark.parametrize(
     ("engine", "source", "day"),
     [
@@ -126,6 +129,12 @@ def test_xdit_before_its_runner_wraps_layers_and_uses_flash_2():
          "2024-11-30"),
         ("xdit", "https://github.com/xdit-project/xDiT/pull/750", None),
         ("vllm-omni", "https://github.com/vllm-project/vllm-omni/pull/4301", "2026-06-10"),
+        ("vllm-omni", f"{OMNI}/docs/user_guide/acceleration/parallelism_acceleration.md",
+         "2026-01-06"),
+        ("vllm-omni", f"{OMNI}/benchmarks/diffusion/performance_dashboard/"
+         "wan_2_2_serving_performance.md", "2026-04-15"),
+        ("vllm-omni", f"{OMNI}/benchmarks/diffusion/performance_dashboard/"
+         "cosmos3_super_serving_performance.md", None),
         ("diffusers", "https://github.com/vllm-project/vllm-omni/pull/4301", None),
     ],
 )  # fmt: skip

@@ -7,8 +7,15 @@ import re
 from perfmodel.engines.vllm_omni.versions import day_of_source as day_of_pull
 
 PAGES: dict[str, tuple[tuple[str, str], ...]] = {
-    # Its table came with the backends (https://github.com/vllm-project/vllm-omni/pull/3079).
-    "vllm-omni": ((r"/docs/user_guide/diffusion/attention_backends\.md", "2026-04-15"),),
+    "vllm-omni": (
+        # Its table came with the backends (https://github.com/vllm-project/vllm-omni/pull/3079).
+        (r"/docs/user_guide/diffusion/attention_backends\.md", "2026-04-15"),
+        # Its table of rings came with their code: the wheel of this day has it, 0.11.0rc1 has not.
+        (r"/docs/user_guide/acceleration/parallelism_acceleration\.md", "2026-01-06"),
+        # Has the VAE in patches of 0.18, and decodes in fp32, as until 0.20: one GPU takes 3.0 s
+        # (480p) and 7.2 s (720p) longer than four, 2.4 and 2.5 times what bf16 would.
+        (r"/performance_dashboard/wan_2_2_serving_performance\.md", "2026-04-15"),
+    ),
     # PixArt, SD3, FLUX.1 and CogVideoX on xfuser 0.3 and 0.4.0, whose wheels are of 2024-08-19 and
     # 2024-12-05 (https://pypi.org/project/xfuser/).
     "xdit": (
