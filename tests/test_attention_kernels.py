@@ -77,3 +77,16 @@ def test_merging_parts_of_keys_costs_a_cut_down_device_fewer_of_its_slower_produ
     assert lent["split_kv"] < 0.3 * fresh["split_kv"]
     times = np.array([seconds(box, 96, None, seq_q=3, seq_kv=644, heads=h) for h in range(20, 80)])
     assert np.all(times >= 0.9 * np.maximum.accumulate(times))
+
+
+@pytest.mark.parametrize("device", ["l40s", "rtx-4090", "h100-sxm", "b300-sxm", "a100-sxm-80g"])
+def test_products_in_8_bits_read_and_write_the_16_bit_tensors(device):
+    """Cross-attention over a few keys is the traffic of queries and outputs, 2 bytes an element."""
+    box = machine(device)
+    rows, heads, width = 32_760, 40, 128
+    for keys in (1, 77, 512):
+        dims = {"seq_q": rows, "seq_kv": keys, "heads": heads, "kv_heads": heads}
+        found = seconds(box, width, "SAGE_ATTN", **dims)
+        traffic = 2 * 2 * (rows + keys) * heads * width
+        assert found >= traffic / box.rates.roof_memory_bytes_per_s
+    assert seconds(box, width, "SAGE_ATTN") < 0.95 * seconds(box, width, "CUDNN_ATTN")

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from perfmodel.cost.attention import cost_attention
-from perfmodel.cost.backends import in_kernel_dtype
 from perfmodel.cost.collective import cost_collective
 from perfmodel.cost.conv import cost_conv
 from perfmodel.cost.fits import Law, NamedPrior, Parameter
@@ -49,7 +48,7 @@ def cost(op: Op, machine: Machine, *, compiled: bool = True, sustained: bool = T
         case Gemm():
             return cost_gemm(op, machine, sustained=sustained)
         case Attention():
-            return cost_attention(in_kernel_dtype(op, machine), machine, sustained=sustained)
+            return cost_attention(op, machine, sustained=sustained)
         case Conv():
             return cost_conv(op, machine, sustained=sustained)
         case Pointwise():

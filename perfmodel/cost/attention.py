@@ -21,7 +21,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.cost.backends import kernel_choice
+from perfmodel.cost.backends import kernel_choice, kernel_dtype
 from perfmodel.cost.fits import Parameter, values_of
 from perfmodel.cost.gemm import throttle
 from perfmodel.cost.machine import Machine, Rates
@@ -77,10 +77,12 @@ def attention_time_s(
     kernel_rate: FloatArray | float = 1.0,
     kernel_exp: FloatArray | float = 1.0,
     measured: bool = True,
+    stored: str = "",
 ) -> FloatArray:
     """Seconds of the kernel alone, without the clip at the roofline.
 
-    `measured`: records hold the kernel, so its tiles are known (`partition`).
+    `measured`: records hold the kernel, so its tiles are known (`partition`).  `stored`: type of
+    the tensors where the kernel multiplies in another `dtype`.
     """
     paged = np.where(causal, values["kv_head_frac"], 0.0)
     loads = as_float(batch) * (heads + paged * as_float(kv_heads))
@@ -98,7 +100,7 @@ def attention_time_s(
         rounds = _rounds(values, rates, seq_q, seq_kv, loads, q_tile, causal, split)
         options.append(_compute_s(values, rates, dtype, head_dim, q_tile, rounds, kernel_exp))
     best = np.minimum.reduce(np.broadcast_arrays(*options)) / kernel_rate
-    traffic = attention_bytes(seq_q, seq_kv, heads, kv_heads, head_dim, batch, dtype)
+    traffic = attention_bytes(seq_q, seq_kv, heads, kv_heads, head_dim, batch, stored or dtype)
     memory = traffic / (rates.memory_bytes_per_s * values["memory_frac"])
     return values["launch_s"] + p_max(best, memory, OVERLAP_POWER)
 
@@ -162,7 +164,7 @@ def attention_bytes(
 
 def cost_attention(op: Attention, machine: Machine, *, sustained: bool = True) -> Costed:
     """Cost of an attention with the kernel behind the engine's backend."""
-    rates, dtype = machine.rates, op.dtype
+    rates, dtype = machine.rates, kernel_dtype(op, machine)
     law = machine.laws.get("attention/bf16")
     values = values_of(PARAMETERS, law)
     if sustained:
@@ -178,13 +180,15 @@ def cost_attention(op: Attention, machine: Machine, *, sustained: bool = True) -
         dims = {name: as_float(v) for name, v in dims.items()}
         kernel = np.minimum.reduce(
             [
-                attention_time_s(values, rates, dtype, causal=op.causal, **{**dims, **kernel_is})
+                attention_time_s(
+                    values, rates, dtype, causal=op.causal, stored=op.dtype, **{**dims, **kernel_is}
+                )
                 for kernel_is in choice.arguments()
             ]
         )
         kernel = values["launch_s"] + (kernel - values["launch_s"]) / slow
         kernel = kernel * np.where(masked, max(1.0, masked_frac), 1.0)
-        flops, matrix_roof, exp_roof, traffic = _work(op, rates, dims)
+        flops, matrix_roof, exp_roof, traffic = _work(op, rates, dtype, dims)
         memory_roof = traffic / rates.roof_memory_bytes_per_s
         roof = np.maximum(np.maximum(matrix_roof, exp_roof), memory_roof)
         time = np.maximum(kernel, roof)
@@ -218,7 +222,7 @@ def cost_attention(op: Attention, machine: Machine, *, sustained: bool = True) -
 
 
 def _work(
-    op: Attention, rates: Rates, dims: Mapping[str, FloatArray]
+    op: Attention, rates: Rates, dtype: str, dims: Mapping[str, FloatArray]
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """FLOP, matrix roof, exponential roof and bytes (padding and diagonal not counted)."""
     pairs = dims["batch"] * dims["heads"] * dims["seq_q"] * dims["seq_kv"]
@@ -228,7 +232,7 @@ def _work(
         dims["seq_q"], dims["seq_kv"], dims["heads"], dims["kv_heads"], dims["head_dim"],
         dims["batch"], op.dtype,
     )  # fmt: skip
-    return flops, flops / rates.roof(op.dtype), pairs / roof_exp_per_s(rates), traffic
+    return flops, flops / rates.roof(dtype), pairs / roof_exp_per_s(rates), traffic
 
 
 def roof_exp_per_s(rates: Rates) -> float:

@@ -150,16 +150,16 @@ EIGHT_BIT_BACKENDS = frozenset({"SAGE_ATTN"})
 """Backends that multiply in 8 bits, whatever the tensors are."""
 
 
-def in_kernel_dtype(op: Attention, machine: Machine) -> Attention:
-    """`op` in the type that its kernel multiplies in: fp8 (else int8) for SageAttention 2.
+def kernel_dtype(op: Attention, machine: Machine) -> str:
+    """The type that the kernel of `op` multiplies in: fp8 (else int8) for SageAttention 2.
 
-    A device without an 8-bit rate keeps the type of the tensors.
+    A device without an 8-bit rate keeps the type of the tensors, which are read and written in it
+    whatever the kernel multiplies in.
     """
     if (op.backend or "").upper() not in EIGHT_BIT_BACKENDS:
-        return op
+        return op.dtype
     rates = machine.rates.peak_flop_per_s
-    dtype = next((name for name in ("fp8", "int8") if rates.get(name)), op.dtype)
-    return replace(op, dtype=dtype)
+    return next((name for name in ("fp8", "int8") if rates.get(name)), op.dtype)
 
 
 def default_backend(machine: Machine) -> str:
