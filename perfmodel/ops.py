@@ -183,6 +183,8 @@ class Pointwise(Op):
     """A layout conversion inside a convolution call (reported as kind ``conv``)."""
     strided: bool = False
     """Channels-first reduction or transpose: neighbouring threads read distant bytes."""
+    autocast: tuple[float, int] = (1.0, 0)
+    """Under ``torch.autocast``: traffic over that in bf16, and further kernels, which cast."""
     scattered_frac: float | NDArray[np.float64] = 0.0
     """Share of the eager bytes in kernels that compute an address for each 16-bit element: products
     and sums with a vector that is broadcast over rows."""

@@ -16,7 +16,7 @@ from perfmodel.ops import Conv, Op, Pointwise, flops
 from perfmodel.spec.vae import READ_BY, VaeSpec
 from perfmodel.stages import vae as dispatch
 from perfmodel.stages.base import Traits
-from perfmodel.stages.vae_hunyuan import pieces
+from perfmodel.stages.vae.hunyuan import pieces
 
 NAMES = sorted(SPECS)
 CHUNKED = ("wan", "qwen_image")  # chunks of the Wan kind are counted, their frames never vary

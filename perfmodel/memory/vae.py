@@ -75,7 +75,7 @@ class VaeLive:
 
 
 def vae_memory(model: ModelSpec, traits: Traits, encode_mode: str = "tile") -> VaeMemory:
-    """The facts of a catalogue model's VAE, from its layer list (``stages/vae_*.py``)."""
+    """The facts of a catalogue model's VAE, from its layer list (``stages/vae/``)."""
     from perfmodel.stages import vae
 
     spec, fast = model.vae, traits.vae_fast_path

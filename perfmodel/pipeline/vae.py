@@ -78,11 +78,7 @@ def _strided(op: Op, kind: VaeKind) -> Op:
     """Eager channels-first kernels stride through memory; so do conversions of the layout."""
     if not isinstance(op, Pointwise):
         return op
-    converts = "layout conversion" in op.name
-    strided = converts or not kind.fused
-    if (op.strided, op.in_convolution) == (strided, converts):
-        return op
-    return replace(op, strided=strided, in_convolution=converts)
+    return replace(op, strided=op.in_convolution or not kind.fused)
 
 
 def _launch_s(op: Op, kind: VaeKind, machine: Machine) -> float:

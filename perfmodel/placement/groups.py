@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfmodel.ops import Collective, Floats, Ints
 from perfmodel.spec.parallel import IntColumn, Layouts
 
 
@@ -22,6 +23,19 @@ class Group:
     ranks: IntColumn
     stride: IntColumn
     count: IntColumn
+
+    def message(self, name: str, op: str, full_bytes: Floats, count: Ints = 1) -> Collective:
+        """A collective of the group, `count` times; never where a group is one rank alone."""
+        return Collective(
+            name=name,
+            count=count * (self.ranks > 1),
+            op=op,
+            full_bytes=full_bytes,
+            ranks=self.ranks,
+            stride=self.stride,
+            groups=self.count,
+            axis=self.axis,
+        )
 
 
 def _group(axis: str, layouts: Layouts, ranks: IntColumn, stride: IntColumn) -> Group:

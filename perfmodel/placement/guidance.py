@@ -59,13 +59,5 @@ def velocity_gather(elements: Floats, shape: Shape, layouts: Layouts) -> Collect
     """All-gather of the noise predictions of all branches, once a guided step."""
     group = guidance_group(layouts)
     one_bytes = np.asarray(elements, float) * shape.batch * dtype_bytes("bf16")
-    return Collective(
-        name="guidance exchange",
-        count=guided_steps(shape) * (group.ranks > 1),
-        op="all_gather",
-        full_bytes=one_bytes * group.ranks,
-        ranks=group.ranks,
-        stride=group.stride,
-        groups=group.count,
-        axis="cfg",
-    )
+    all_bytes = one_bytes * group.ranks
+    return group.message("guidance exchange", "all_gather", all_bytes, guided_steps(shape))

@@ -85,26 +85,10 @@ def _wide(op: Op, ratio: float) -> Op:
     return op
 
 
-AUTOCAST_BYTES = {
-    "group norm statistics": (2.0, 10.0),
-    "group norm": (4.0, 8.0),
-    "SiLU": (4.0, 14.0),
-    "pad": (4.0, 8.0),
-}
-"""Bytes an element as counted and under autocast, which runs group norms in fp32: the input is
-cast up (2 + 4) and read (4), normalised (4 + 4), activated (4 + 4), padded in front of a causal
-convolution where there is one (4 + 4) and cast down for the convolution (4 + 2)."""
-CASTS = frozenset({"group norm statistics", "SiLU"})
-"""Where a kernel of its own casts."""
-CAUSAL = " k3"
-"""Ends the names of pads in front of causal convolutions, which follow an activation."""
-
-
 def autocast(ops: tuple[Op, ...]) -> tuple[Op, ...]:
     """`ops` of a half-precision module under ``torch.autocast``.
 
-    Each cast is a kernel of its own: one before the statistics, one after the activation.
-    Source: the op lists of torch 2.13.0 (``group_norm`` autocasts to fp32, convolutions to half).
+    Each operator says what it moves and launches there (`Pointwise.autocast`).
     """
     return tuple(_autocast(op) for op in ops)
 
@@ -112,9 +96,5 @@ def autocast(ops: tuple[Op, ...]) -> tuple[Op, ...]:
 def _autocast(op: Op) -> Op:
     if not isinstance(op, Pointwise):
         return op
-    what = next((w for w in AUTOCAST_BYTES if f": {w} L" in op.name), None)
-    if what is None or (what == "pad" and not op.name.endswith(CAUSAL)):
-        return op
-    counted, moved = AUTOCAST_BYTES[what]
-    casts = int(what in CASTS)
-    return replace(op, bytes_moved=op.bytes_moved * (moved / counted), launches=op.launches + casts)
+    ratio, casts = op.autocast
+    return replace(op, bytes_moved=op.bytes_moved * ratio, launches=op.launches + casts)

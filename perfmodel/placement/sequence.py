@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from perfmodel.ops import (
     Attention,
-    Collective,
     Conv,
     Gemm,
     Ints,
@@ -30,7 +29,6 @@ from perfmodel.ops import (
     dtype_bytes,
 )
 from perfmodel.placement.groups import (
-    Group,
     allgather_group,
     ring_group,
     sequence_group,
@@ -151,8 +149,8 @@ def exchange_keys(op: Attention, layouts: Layouts) -> list[Op]:
     two = 2 * np.asarray(op.count)
     return [
         divided,
-        _collective(f"{op.name}: exchange k, v", "all_to_all", width * local, group, two),
-        _collective(f"{op.name}: gather heads", "all_gather", output, group, op.count),
+        group.message(f"{op.name}: exchange k, v", "all_to_all", width * local, two),
+        group.message(f"{op.name}: gather heads", "all_gather", output, op.count),
     ]
 
 
@@ -199,7 +197,7 @@ def row_gathers(
     padded = local_tokens(tokens, layouts) * layouts.sequence_parallel
     rows_bytes = np.asarray(batch, float) * padded * ACTIVATION_BYTES
     return [
-        _collective(name, "all_gather", rows_bytes * width, group, count)
+        group.message(name, "all_gather", rows_bytes * width, count)
         for name, count, width in gathers
     ]
 
@@ -211,22 +209,9 @@ def state_reduces(
     group = sequence_group(layouts)
     each = np.asarray(batch, float) * dtype_bytes("fp32")
     return [
-        _collective(name, "all_reduce", each * elements, group, count)
+        group.message(name, "all_reduce", each * elements, count)
         for name, count, elements in reduces
     ]
-
-
-def _collective(name: str, op: str, full_bytes: object, group: Group, count: Ints) -> Collective:
-    return Collective(
-        name=name,
-        count=count * (group.ranks > 1),
-        op=op,
-        full_bytes=np.asarray(full_bytes, float),
-        ranks=group.ranks,
-        stride=group.stride,
-        groups=group.count,
-        axis=group.axis,
-    )
 
 
 def _ulysses_messages(
@@ -246,8 +231,8 @@ def _ulysses_messages(
         rows=Rows.TOKENS,
     )
     return [
-        _collective("Ulysses all-to-all q, o", "all_to_all", query_bytes, group, two),
-        _collective("Ulysses all-to-all k, v", "all_to_all", key_bytes, group, two),
+        group.message("Ulysses all-to-all q, o", "all_to_all", query_bytes, two),
+        group.message("Ulysses all-to-all k, v", "all_to_all", key_bytes, two),
         layout_copies,
     ]
 
@@ -258,7 +243,7 @@ def _ring_messages(
     group = ring_group(layouts)
     one_bytes = np.asarray(op.batch, float) * chunk * kv_heads * op.head_dim * ACTIVATION_BYTES
     steps = op.count * (group.ranks - 1)
-    send = _collective("ring send k, v", "p2p", 2 * one_bytes, group, steps)
+    send = group.message("ring send k, v", "p2p", 2 * one_bytes, steps)
     # Of r chunks the last runs with nothing in flight.
     return [replace(send, overlaps=f"{op.name}{LATER_CHUNKS}", launches=2)]
 
@@ -287,7 +272,7 @@ def _ring_merge(
 def _allgather_messages(op: Attention, layouts: Layouts, padded: NDArray[np.int64]) -> list[Op]:
     group = allgather_group(layouts)
     full = np.asarray(op.batch, float) * padded * op.kv_heads * op.head_dim * ACTIVATION_BYTES
-    return [_collective("all-gather k, v", "all_gather", full, group, 2 * np.asarray(op.count))]
+    return [group.message("all-gather k, v", "all_gather", full, 2 * np.asarray(op.count))]
 
 
 def _text_gather(op: Attention, layouts: Layouts) -> list[Op]:
@@ -297,4 +282,4 @@ def _text_gather(op: Attention, layouts: Layouts) -> list[Op]:
     rows = np.asarray(op.batch, float) * op.prefix_q
     full_bytes = rows * op.heads * op.head_dim * ACTIVATION_BYTES
     group = ulysses_group(layouts)
-    return [_collective("Ulysses text gather", "all_gather", full_bytes, group, op.count)]
+    return [group.message("Ulysses text gather", "all_gather", full_bytes, op.count)]

@@ -42,19 +42,9 @@ def row_all_reduce(op: Op, layouts: Layouts) -> tuple[Collective, ...]:
     """
     if not isinstance(op, Gemm) or op.split is not Split.ROW:
         return ()
+    full_bytes = np.asarray(op.batch, float) * op.m * op.n * dtype_bytes("bf16")
     group = tensor_group(layouts)
-    return (
-        Collective(
-            name=f"{op.name} all-reduce",
-            count=op.count * (group.ranks > 1),
-            op="all_reduce",
-            full_bytes=np.asarray(op.batch, float) * op.m * op.n * dtype_bytes("bf16"),
-            ranks=group.ranks,
-            stride=group.stride,
-            groups=group.count,
-            axis="tp",
-        ),
-    )
+    return (group.message(f"{op.name} all-reduce", "all_reduce", full_bytes, op.count),)
 
 
 def norm_all_reduces(
@@ -66,17 +56,11 @@ def norm_all_reduces(
     """Small fp32 all-reduces of a norm that spans all heads: ``rows x elements x 4`` bytes."""
     group = tensor_group(layouts)
     return tuple(
-        Collective(
-            name=name,
-            count=count * (group.ranks > 1),
-            op="all_reduce",
-            full_bytes=np.asarray(local_tokens if of_tokens else text_tokens, float)
-            * elements
-            * FP32_BYTES,
-            ranks=group.ranks,
-            stride=group.stride,
-            groups=group.count,
-            axis="tp",
+        group.message(
+            name,
+            "all_reduce",
+            np.asarray(local_tokens if of_tokens else text_tokens, float) * elements * FP32_BYTES,
+            count,
         )
         for name, count, elements, of_tokens in row_reduces
     )
@@ -90,16 +74,8 @@ def width_gathers(
 ) -> tuple[Collective, ...]:
     """All-gathers of maps that were computed column by column: ``[batch, rows, width]`` in bf16."""
     group = tensor_group(layouts)
+    rows_bytes = np.asarray(batch, float) * local_rows
     return tuple(
-        Collective(
-            name=name,
-            count=count * (group.ranks > 1),
-            op="all_gather",
-            full_bytes=np.asarray(batch, float) * local_rows * width * dtype_bytes("bf16"),
-            ranks=group.ranks,
-            stride=group.stride,
-            groups=group.count,
-            axis="tp",
-        )
+        group.message(name, "all_gather", rows_bytes * width * dtype_bytes("bf16"), count)
         for name, count, width in gathers
     )

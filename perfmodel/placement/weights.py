@@ -9,6 +9,8 @@ divided; the hidden state is handed on ``pp - 1`` times a forward.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from perfmodel.ops import Collective, HostWork, Ints, Op, Pointwise, dtype_bytes
@@ -28,36 +30,22 @@ def shard_messages(block_params: int, blocks: Ints, dtype: str, layouts: Layouts
         layouts: the configurations.
     """
     group = shard_group(layouts)
-    active = blocks * (group.ranks > 1)
     block_bytes = np.full(len(layouts), block_params * dtype_bytes(dtype))
-    gather = Collective(
-        name="HSDP weight gather",
-        count=active,
-        op="all_gather",
-        full_bytes=block_bytes,
-        ranks=group.ranks,
-        stride=group.stride,
-        groups=group.count,
-        axis="hsdp",
-        overlaps="denoise compute",
-    )
+    gather = group.message("HSDP weight gather", "all_gather", block_bytes, blocks)
+    gather = replace(gather, overlaps="denoise compute")
     copies = Pointwise(
-        name="HSDP copy out", count=active, bytes_moved=2 * block_bytes, launches=2, is_copy=True
+        name="HSDP copy out",
+        count=gather.count,
+        bytes_moved=2 * block_bytes,
+        launches=2,
+        is_copy=True,
     )
-    return [gather, copies, HostWork(name="HSDP hooks", count=active, term="hsdp_hook_s")]
+    return [gather, copies, HostWork(name="HSDP hooks", count=gather.count, term="hsdp_hook_s")]
 
 
 def stage_hand_over(hidden: int, shape: Shape, layouts: Layouts) -> Collective:
     """Hidden state sent from stage to stage, ``pp - 1`` times a forward."""
     group = pipeline_group(layouts)
     tokens = local_tokens(shape.tokens, layouts)
-    return Collective(
-        name="pipeline hand-over",
-        count=group.ranks - 1,
-        op="p2p",
-        full_bytes=np.asarray(shape.batch, float) * tokens * hidden * dtype_bytes("bf16"),
-        ranks=group.ranks,
-        stride=group.stride,
-        groups=group.count,
-        axis="pp",
-    )
+    state_bytes = np.asarray(shape.batch, float) * tokens * hidden * dtype_bytes("bf16")
+    return group.message("pipeline hand-over", "p2p", state_bytes, group.ranks - 1)

@@ -41,7 +41,7 @@ class VaeSpec(Frozen):
     """Dimensions of a VAE, and its tiling.
 
     Attributes:
-        kind: the class of layers (a module ``stages/vae_*.py``): ``wan`` (causal, chunked),
+        kind: the class of layers (a module of ``stages/vae/``): ``wan`` (causal, chunked),
             ``qwen_image`` (the same network without its fast path), ``kl2d`` (AutoencoderKL),
             ``flux2``, ``hunyuanvideo``, ``hunyuanvideo15``, ``cogvideox``, ``ltx``, ``ltx2``,
             ``mochi``, ``minimax_h3`` (decoded by a transformer), ``dcae`` (AutoencoderDC),

@@ -7,9 +7,10 @@ five.  Source: module code of diffusers 0.42.1 (https://pypi.org/project/diffuse
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfmodel.errors import Problem
 from perfmodel.ops import Floats, Gemm, Ints, Pointwise, Rows, Split, dtype_bytes
@@ -35,6 +36,16 @@ def elements(*sizes: Ints | Floats) -> Floats:
     for size in sizes:
         product = product * (float(size) if isinstance(size, int) else np.asarray(size, float))
     return float(product) if np.ndim(product) == 0 else product
+
+
+def as_ints(values: NDArray[Any] | np.generic) -> Ints:
+    """An int for a single value, else int64 columns."""
+    return int(values) if np.ndim(values) == 0 else np.asarray(values, np.int64)
+
+
+def as_floats(values: Floats | NDArray[Any] | np.generic) -> Floats:
+    """A float for a single value, else float64 columns."""
+    return float(values) if np.ndim(values) == 0 else np.asarray(values, np.float64)
 
 
 def linear(

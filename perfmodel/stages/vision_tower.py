@@ -14,7 +14,7 @@ import numpy as np
 
 from perfmodel.ops import Attention, HostWork, Ints, Op, Pointwise, Role, Rows
 from perfmodel.shapes import ceil_div
-from perfmodel.stages.layers import elements, linear
+from perfmodel.stages.layers import as_ints, elements, linear
 from perfmodel.stages.text_encoder import (
     CLONE_BYTES,
     GATE_BYTES,
@@ -25,7 +25,6 @@ from perfmodel.stages.text_encoder import (
     ROPE_BYTES,
     ROPE_LAUNCHES,
 )
-from perfmodel.stages.vae_record import as_ints
 
 HIDDEN, HEADS, HEAD_DIM, FFN, BLOCKS, FULL_BLOCKS = 1280, 16, 80, 3420, 32, 4
 PATCH_INPUT = 3 * 2 * 14 * 14

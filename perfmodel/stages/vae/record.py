@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from perfmodel.ops import Attention, Conv, Floats, Gemm, Ints, Op, Pointwise, Role
 from perfmodel.stages.layers import BF16_BYTES, FP32_BYTES, READ_WRITE, elements
@@ -20,16 +18,6 @@ from perfmodel.stages.layers import BF16_BYTES, FP32_BYTES, READ_WRITE, elements
 ADD_BYTES = 3 * BF16_BYTES
 # Per element: cast to fp32 6, norm 4, divide 8, cast back 6, two scalings and a sum 4 each.
 NORM_EAGER_BYTES, NORM_EAGER_LAUNCHES = 36.0, 8
-
-
-def as_ints(values: NDArray[Any] | np.generic) -> Ints:
-    """An int for a single value, else int64 columns."""
-    return int(values) if np.ndim(values) == 0 else np.asarray(values, np.int64)
-
-
-def as_floats(values: Floats | NDArray[Any] | np.generic) -> Floats:
-    """A float for a single value, else float64 columns."""
-    return float(values) if np.ndim(values) == 0 else np.asarray(values, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +131,11 @@ class Recorder:
         launches: int = 1,
         *,
         is_copy: bool = False,
+        in_convolution: bool = False,
+        autocast: tuple[float, int] = (1.0, 0),
         more: str = "",
     ) -> None:
-        """A memory-bound layer; nothing is recorded when it moves nothing."""
+        """A memory-bound layer (see `ops.Pointwise`); nothing is recorded when it moves nothing."""
         if launches == 0:
             return
         self.add(
@@ -154,6 +144,8 @@ class Recorder:
                 bytes_moved=bytes_moved,
                 launches=launches,
                 is_copy=is_copy,
+                in_convolution=in_convolution,
+                autocast=autocast,
             )
         )
 
@@ -201,7 +193,15 @@ class Recorder:
         self.params += weights + (out.channels if bias else 0)
         if self.converts:
             moved = (read + out.size + weights) * READ_WRITE
-            self.move("layout conversion", shape, moved, 3, is_copy=True, more=label)
+            self.move(
+                "layout conversion",
+                shape,
+                moved,
+                3,
+                is_copy=True,
+                in_convolution=True,
+                more=label,
+            )
         if bias and not folds_bias:
             self.move("bias", out, out.size * READ_WRITE, more=label)
 

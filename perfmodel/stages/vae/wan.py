@@ -17,8 +17,8 @@ from perfmodel.shapes import causal_latent_frames
 from perfmodel.spec.vae import VaeSpec
 from perfmodel.stages.base import Traits
 from perfmodel.stages.layers import BF16_BYTES, READ_WRITE, elements
-from perfmodel.stages.vae_graph import Chunk
-from perfmodel.stages.vae_record import ADD_BYTES, Map
+from perfmodel.stages.vae.graph import Chunk
+from perfmodel.stages.vae.record import ADD_BYTES, Map
 
 RGB = 3
 OFF = "off"

@@ -14,10 +14,18 @@ from dataclasses import dataclass, replace
 from perfmodel.ops import Floats, Ints
 from perfmodel.spec.vae import VaeSpec
 from perfmodel.stages.layers import BF16_BYTES, READ_WRITE
-from perfmodel.stages.vae_record import ADD_BYTES, Map, Recorder
+from perfmodel.stages.vae.record import ADD_BYTES, Map, Recorder
 
 RGB = 3
 STATISTICS_LAUNCHES = 2
+# Under torch.autocast, which runs group norms in fp32 (op lists of torch 2.13.0), the input is cast
+# up (2 + 4 bytes an element) and read (4), normalised (4 + 4), activated (4 + 4), padded where a
+# causal convolution follows (4 + 4), and cast down for the convolution (4 + 2); each cast is a
+# kernel of its own.  Traffic over that in bf16, and these kernels:
+AUTOCAST_STATISTICS = (10 / 2, 1)
+AUTOCAST_NORM = (8 / 4, 0)
+AUTOCAST_ACTIVATION = (14 / 4, 1)
+AUTOCAST_PAD = (8 / 4, 0)
 UPSAMPLE_BYTES = 10.0
 """Nearest doubling of rows and columns, per input element: read 2, write 4 x 2."""
 
@@ -53,16 +61,26 @@ class Net(Recorder):
 
     def norm(self, shape: Map, *, silu: bool, kept: Floats = 0.0) -> None:
         """Group norm (statistics in a pass of their own) and the SiLU after it."""
-        self.params += 2 * shape.channels
-        self.move("group norm statistics", shape, shape.size * BF16_BYTES, STATISTICS_LAUNCHES)
-        self.move("group norm", shape, shape.size * READ_WRITE)
+        self.group_norm(shape)
         if silu:
             self.activation(shape)
         self.alive((kept + (3 if silu else 2) * shape.size) * BF16_BYTES)
 
+    def group_norm(self, shape: Map) -> None:
+        """Group norm with its scale and shift, the statistics in a pass of their own."""
+        self.params += 2 * shape.channels
+        self.move(
+            "group norm statistics",
+            shape,
+            shape.size * BF16_BYTES,
+            STATISTICS_LAUNCHES,
+            autocast=AUTOCAST_STATISTICS,
+        )
+        self.move("group norm", shape, shape.size * READ_WRITE, autocast=AUTOCAST_NORM)
+
     def activation(self, shape: Map) -> None:
         """SiLU into a new map."""
-        self.move("SiLU", shape, shape.size * READ_WRITE)
+        self.move("SiLU", shape, shape.size * READ_WRITE, autocast=AUTOCAST_ACTIVATION)
 
     def conv(self, shape: Map, out: Map, *, kept: Floats = 0.0) -> None:
         """3x3 convolution of every frame; zeros are padded inside the kernel."""
@@ -154,6 +172,48 @@ class Net(Recorder):
         self.held = 0.0
         self.norm(shape, silu=True)
         self.conv(shape, moments)
+
+
+@dataclass(slots=True)
+class PaddedNet(Net):
+    """3-D convolutions, each of a copy of its map that is padded first."""
+
+    def conv(self, shape: Map, out: Map, *, kept: Floats = 0.0) -> None:
+        """3x3x3 convolution of a copy padded by two past frames and by one on each side."""
+        self.padded_conv(shape, out, (3, 3, 3), (1, 1, 1), kept)
+
+    def padded_conv(
+        self,
+        shape: Map,
+        out: Map,
+        kernel: tuple[int, int, int],
+        stride: tuple[int, int, int],
+        kept: Floats = 0.0,
+    ) -> None:
+        """Convolution of a copy padded by past frames, and evenly on each side.
+
+        Args:
+            shape: the map.
+            out: the result.
+            kernel: frames, rows and columns.
+            stride: of each.
+            kept: elements of other maps that stay alive.
+        """
+        read = shape.grown(kernel[0] - 1, (kernel[1] - 1) // 2 * 2)
+        self.move(
+            "pad",
+            shape,
+            (shape.size + read) * BF16_BYTES,
+            is_copy=True,
+            autocast=AUTOCAST_PAD if kernel[0] > 1 else (1.0, 0),
+            more=f" k{kernel[0]}{kernel[1]}",
+        )
+        self.convolve(shape, out, kernel, stride=stride, read=read)
+        self.around_conv(kept, shape.size, out.size, read)
+
+    def residual(self, shape: Map) -> None:
+        """Sum with the block's input."""
+        self.move("residual", shape, shape.size * ADD_BYTES)
 
 
 def widths(vae: VaeSpec, width: int) -> list[int]:

@@ -18,16 +18,17 @@ from perfmodel.ops import Floats, Ints, Op, Pointwise
 from perfmodel.shapes import ceil_div
 from perfmodel.spec.vae import VaeSpec
 from perfmodel.stages.base import Traits
-from perfmodel.stages.layers import BF16_BYTES, FP32_BYTES, READ_WRITE, elements
-from perfmodel.stages.vae_blocks import (
+from perfmodel.stages.layers import BF16_BYTES, FP32_BYTES, READ_WRITE, as_floats, as_ints, elements
+from perfmodel.stages.vae.blocks import (
     RGB,
     UPSAMPLE_BYTES,
     Net,
+    PaddedNet,
     clip_map,
     decoder,
     encoder,
 )
-from perfmodel.stages.vae_record import ADD_BYTES, Map, as_floats, as_ints
+from perfmodel.stages.vae.record import ADD_BYTES, Map
 
 PAST_FRAMES = 2
 # Per pair of positions: compare writes 1, select reads it and writes fp32, conversion to bf16.
@@ -39,34 +40,12 @@ COPY_KERNELS = 3
 
 
 @dataclass(slots=True)
-class CausalNet(Net):
+class CausalNet(PaddedNet):
     """3-D convolutions over past frames, edges repeated (HunyuanVideo)."""
-
-    def conv(self, shape: Map, out: Map, *, kept: Floats = 0.0) -> None:
-        """3x3x3 convolution of a copy padded by two past frames and by one on each side."""
-        self._padded(shape, out, (3, 3, 3), (1, 1, 1), kept)
-
-    def _padded(
-        self,
-        shape: Map,
-        out: Map,
-        kernel: tuple[int, int, int],
-        stride: tuple[int, int, int],
-        kept: Floats = 0.0,
-    ) -> None:
-        read = shape.grown(kernel[0] - 1, kernel[1] - 1)
-        more = f" k{kernel[0]}"
-        self.move("pad", shape, (shape.size + read) * BF16_BYTES, is_copy=True, more=more)
-        self.convolve(shape, out, kernel, stride=stride, read=read)
-        self.around_conv(kept, shape.size, out.size, read)
 
     def shortcut(self, shape: Map, out: Map) -> None:
         """1x1x1 convolution; the published module pads (copies) its input by nothing."""
-        self._padded(shape, out, (1, 1, 1), (1, 1, 1))
-
-    def residual(self, shape: Map) -> None:
-        """Sum with the block's input."""
-        self.move("residual", shape, shape.size * ADD_BYTES)
+        self.padded_conv(shape, out, (1, 1, 1), (1, 1, 1))
 
     def attend(self, shape: Map) -> None:
         """Attention of all positions of the pass, each frame seeing itself and the past."""
@@ -95,7 +74,7 @@ class CausalNet(Net):
         out = shape.scaled(lambda side: (side - 1) // 2 + 1)
         if halves_time:
             out = replace(out, frames=(shape.frames - 1) // 2 + 1)
-        self._padded(shape, out, (3, 3, 3), (2 if halves_time else 1, 2, 2))
+        self.padded_conv(shape, out, (3, 3, 3), (2 if halves_time else 1, 2, 2))
         return out
 
 

@@ -18,9 +18,9 @@ from perfmodel.ops import Floats, Ints, Op
 from perfmodel.shapes import ceil_div
 from perfmodel.spec.vae import VaeSpec
 from perfmodel.stages.base import Traits
-from perfmodel.stages.layers import BF16_BYTES, FP32_BYTES, READ_WRITE
-from perfmodel.stages.vae_blocks import RGB, Net
-from perfmodel.stages.vae_record import ADD_BYTES, Map, Recorder
+from perfmodel.stages.layers import BF16_BYTES, FP32_BYTES, READ_WRITE, as_ints
+from perfmodel.stages.vae.blocks import RGB, Net
+from perfmodel.stages.vae.record import ADD_BYTES, Map, Recorder
 
 CLIP_FRAMES, CLIP_LATENT, DROPPED, OVERLAP = 17, 5, 3, 2
 LAYERS, HEADS, WIDER = 36, 32, 4
@@ -110,8 +110,7 @@ def params(vae: VaeSpec) -> tuple[int, int]:
 
 
 def _passes(latent_frames: Ints) -> Ints:
-    found = np.maximum(ceil_div(latent_frames + DROPPED, CLIP_LATENT) - 1, 1)
-    return int(found) if np.ndim(found) == 0 else np.asarray(found, np.int64)
+    return as_ints(np.maximum(ceil_div(latent_frames + DROPPED, CLIP_LATENT) - 1, 1))
 
 
 def _decoder(vae: VaeSpec, height: Ints, width: Ints) -> Recorder:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from perfmodel.ops import Floats, Ints, Op
 from perfmodel.spec.vae import VaeSpec
 from perfmodel.stages.base import Traits
-from perfmodel.stages.vae_blocks import Net
+from perfmodel.stages.vae.blocks import Net
 
 Build = Callable[[VaeSpec, Ints, Ints, Ints], Net]
 """A network over a map of frames x height x width."""

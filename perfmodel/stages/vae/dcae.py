@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from perfmodel.ops import Floats, Gemm, Ints
 from perfmodel.spec.vae import VaeSpec
 from perfmodel.stages.layers import BF16_BYTES, FP32_BYTES, READ_WRITE
-from perfmodel.stages.vae_blocks import RGB, UPSAMPLE_BYTES, Net, clip_map, widths
-from perfmodel.stages.vae_one_pass import OnePass
-from perfmodel.stages.vae_record import ADD_BYTES, Map
+from perfmodel.stages.vae.blocks import RGB, UPSAMPLE_BYTES, Net, clip_map, widths
+from perfmodel.stages.vae.one_pass import OnePass
+from perfmodel.stages.vae.record import ADD_BYTES, Map
 
 HEAD_DIM = 32
 SCALES = 2

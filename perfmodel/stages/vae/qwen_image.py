@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from perfmodel.ops import Floats, Ints, Op
 from perfmodel.spec.vae import VaeSpec
-from perfmodel.stages import vae_wan
 from perfmodel.stages.base import Traits
+from perfmodel.stages.vae import wan
 
-encode = vae_wan.encode
-encode_peak_bytes = vae_wan.encode_peak_bytes
-params = vae_wan.params
+encode = wan.encode
+encode_peak_bytes = wan.encode_peak_bytes
+params = wan.params
 
 
 def decode(
@@ -23,11 +23,11 @@ def decode(
 ) -> tuple[Op, ...]:
     """Operators that decode one map of `height` x `width` latent positions."""
     published = replace(traits, vae_fast_path="off")
-    return vae_wan.decode(vae, latent_frames, height, width, published)
+    return wan.decode(vae, latent_frames, height, width, published)
 
 
 def decode_peak_bytes(
     vae: VaeSpec, latent_frames: Ints, height: Ints, width: Ints, fast_path: str = "off"
 ) -> Floats:
     """Most bytes alive in a decode; `fast_path` changes nothing."""
-    return vae_wan.decode_peak_bytes(vae, latent_frames, height, width)
+    return wan.decode_peak_bytes(vae, latent_frames, height, width)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from perfmodel.ops import Floats
 from perfmodel.stages.layers import BF16_BYTES, FP32_BYTES, READ_WRITE
-from perfmodel.stages.vae_record import ADD_BYTES, Map, Recorder
+from perfmodel.stages.vae.record import ADD_BYTES, Map, Recorder
 
 CACHED_FRAMES = 2
 """Past frames that every causal convolution of temporal kernel 3 keeps."""

@@ -12,10 +12,19 @@ import numpy as np
 from perfmodel.ops import Attention, Floats, Ints, Pointwise, Role
 from perfmodel.shapes import ceil_div
 from perfmodel.spec.vae import VaeSpec
-from perfmodel.stages.layers import BF16_BYTES, READ_WRITE
-from perfmodel.stages.vae_blocks import RGB, STATISTICS_LAUNCHES, Net, clip_map, widths
-from perfmodel.stages.vae_one_pass import OnePass
-from perfmodel.stages.vae_record import ADD_BYTES, Map, as_ints
+from perfmodel.stages.layers import BF16_BYTES, READ_WRITE, as_ints
+from perfmodel.stages.vae.blocks import (
+    AUTOCAST_NORM,
+    AUTOCAST_STATISTICS,
+    RGB,
+    STATISTICS_LAUNCHES,
+    Net,
+    PaddedNet,
+    clip_map,
+    widths,
+)
+from perfmodel.stages.vae.one_pass import OnePass
+from perfmodel.stages.vae.record import Map
 
 NORM_FRAMES = 8
 """Frames that one call of the group norm takes."""
@@ -30,7 +39,7 @@ QK_NORM_BYTES, QK_NORM_LAUNCHES = 8.0, 3
 
 
 @dataclass(slots=True)
-class MochiNet(Net):
+class MochiNet(PaddedNet):
     """A whole clip."""
 
     def norm(self, shape: Map, *, silu: bool, kept: Floats = 0.0) -> None:
@@ -39,11 +48,11 @@ class MochiNet(Net):
         calls = ceil_div(shape.frames, NORM_FRAMES)
         each = shape.size / np.asarray(calls, float)
         parts = (
-            ("group norm layout", READ_WRITE, 1, True),
-            ("group norm statistics", BF16_BYTES, STATISTICS_LAUNCHES, False),
-            ("group norm", READ_WRITE, 1, False),
+            ("group norm layout", READ_WRITE, 1, True, (1.0, 0)),
+            ("group norm statistics", BF16_BYTES, STATISTICS_LAUNCHES, False, AUTOCAST_STATISTICS),
+            ("group norm", READ_WRITE, 1, False, AUTOCAST_NORM),
         )
-        for what, bytes_each, launches, is_copy in parts:
+        for what, bytes_each, launches, is_copy, autocast in parts:
             self.add(
                 Pointwise(
                     name=self.name(what, shape),
@@ -51,34 +60,13 @@ class MochiNet(Net):
                     bytes_moved=each * bytes_each,
                     launches=launches,
                     is_copy=is_copy,
+                    autocast=autocast,
                 )
             )
         self.move("join frames", shape, shape.size * READ_WRITE, is_copy=True)
         if silu:
             self.activation(shape)
         self.alive((kept + 3 * shape.size) * BF16_BYTES)
-
-    def conv(self, shape: Map, out: Map, *, kept: Floats = 0.0) -> None:
-        """3x3x3 convolution of a copy padded by two past frames and by one on each side."""
-        self._padded(shape, out, (3, 3, 3), (1, 1, 1), kept)
-
-    def _padded(
-        self,
-        shape: Map,
-        out: Map,
-        kernel: tuple[int, int, int],
-        stride: tuple[int, int, int],
-        kept: Floats = 0.0,
-    ) -> None:
-        read = shape.grown(kernel[0] - 1, (kernel[1] - 1) // 2 * 2)
-        more = f" k{kernel[0]}{kernel[1]}"
-        self.move("pad", shape, (shape.size + read) * BF16_BYTES, is_copy=True, more=more)
-        self.convolve(shape, out, kernel, stride=stride, read=read)
-        self.around_conv(kept, shape.size, out.size, read)
-
-    def residual(self, shape: Map) -> None:
-        """Sum with the block's input."""
-        self.move("residual", shape, shape.size * ADD_BYTES)
 
     def linear(self, what: str, shape: Map, out: Map, *, bias: bool = True) -> None:
         """A linear layer over channels, its bias in a pass of its own."""
@@ -158,7 +146,7 @@ class MochiNet(Net):
             clip=True,
         )
         kernel = (step, SPATIAL_STEP, SPATIAL_STEP)
-        self._padded(shape, out, kernel, kernel)
+        self.padded_conv(shape, out, kernel, kernel)
         return out
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from perfmodel.ops import Ints
 from perfmodel.spec.vae import VaeSpec
-from perfmodel.stages.vae_blocks import RGB, Net, clip_map, decoder, encoder
-from perfmodel.stages.vae_one_pass import OnePass
-from perfmodel.stages.vae_record import Map
+from perfmodel.stages.vae.blocks import RGB, Net, clip_map, decoder, encoder
+from perfmodel.stages.vae.one_pass import OnePass
+from perfmodel.stages.vae.record import Map
 
 
 def _has_quantisation(vae: VaeSpec) -> bool:

@@ -17,16 +17,15 @@ import numpy as np
 from perfmodel.ops import Floats, Ints, Op, Pointwise
 from perfmodel.spec.vae import VaeSpec
 from perfmodel.stages.base import Traits
-from perfmodel.stages.layers import BF16_BYTES, READ_WRITE, elements
-from perfmodel.stages.vae_blocks import (
+from perfmodel.stages.layers import BF16_BYTES, READ_WRITE, as_floats, as_ints, elements
+from perfmodel.stages.vae.blocks import (
     RGB,
-    STATISTICS_LAUNCHES,
     Net,
     clip_map,
     decoder,
     encoder,
 )
-from perfmodel.stages.vae_record import ADD_BYTES, Map, as_floats, as_ints
+from perfmodel.stages.vae.record import ADD_BYTES, Map
 
 PAST_FRAMES = 2
 LATENT_CHUNK, PIXEL_CHUNK = 2, 8
@@ -62,7 +61,6 @@ class ChunkNet(Net):
         if not self.z_channels:
             Net.norm(self, shape, silu=silu, kept=kept)
             return
-        self.params += 2 * shape.channels
         latent = replace(shape, channels=self.z_channels)
         # The first chunk resizes its first frame apart and joins it.
         copies = 3 if self.phase == "first" else 1
@@ -71,8 +69,7 @@ class ChunkNet(Net):
             self.move("keep latent", latent, latent.size * READ_WRITE, is_copy=True)
             self.cache_bytes = self.cache_bytes + latent.size * BF16_BYTES
             self.convolve(latent, shape, (1, 1, 1), read=latent.size)
-        self.move("group norm statistics", shape, shape.size * BF16_BYTES, STATISTICS_LAUNCHES)
-        self.move("group norm", shape, shape.size * READ_WRITE)
+        self.group_norm(shape)
         self.move("scale, shift", shape, 2 * shape.size * ADD_BYTES, 2)
         self.activation(shape)
         self.alive((kept + 5 * shape.size + latent.size) * BF16_BYTES)

@@ -14,9 +14,9 @@ from math import prod
 from perfmodel.ops import Floats, Gemm, Ints
 from perfmodel.spec.vae import VaeSpec
 from perfmodel.stages.layers import BF16_BYTES, FP32_BYTES, READ_WRITE
-from perfmodel.stages.vae_blocks import RGB, Net, clip_map
-from perfmodel.stages.vae_one_pass import OnePass
-from perfmodel.stages.vae_record import ADD_BYTES, Map
+from perfmodel.stages.vae.blocks import RGB, Net, clip_map
+from perfmodel.stages.vae.one_pass import OnePass
+from perfmodel.stages.vae.record import ADD_BYTES, Map
 
 PAST_FRAMES = 2
 STRIDES = {"spatial": (1, 2, 2), "temporal": (2, 1, 1), "spatiotemporal": (2, 2, 2)}

@@ -48,7 +48,7 @@ def _network(ops: Ops, values: Values) -> tuple[Op, ...]:
     """The operators, with what a convolution of a channels-first map moves besides.
 
     Input, filter and output are converted, and ATen adds a bias in a pass of its own, as
-    `vae_record.Recorder.convolve` counts for the known kinds.
+    `record.Recorder.convolve` counts for the known kinds.
     """
     found: list[Op] = []
     for traced, op in zip(ops, operators(ops, values), strict=True):
@@ -66,6 +66,7 @@ def _network(ops: Ops, values: Values) -> tuple[Op, ...]:
                 bytes_moved=moved * READ_WRITE,
                 launches=3,
                 is_copy=True,
+                in_convolution=True,
             )
         )
         if traced.bias:

@@ -1,6 +1,6 @@
 """The VAE of a model: operators, weights and live memory, dispatched by ``model.vae.kind``.
 
-A kind is one module ``vae_*.py`` with the five functions of `VaeKind` and one line in `KINDS`.
+A kind is one module of this folder with the five functions of `VaeKind` and one line in `KINDS`.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from perfmodel.spec.vae import VaeSpec
 from perfmodel.stages.base import Component, Traits
 
 KINDS = {
-    "wan": "perfmodel.stages.vae_wan",
-    "qwen_image": "perfmodel.stages.vae_qwen_image",
-    "kl2d": "perfmodel.stages.vae_kl",
-    "flux2": "perfmodel.stages.vae_kl",
-    "hunyuanvideo": "perfmodel.stages.vae_hunyuan",
-    "hunyuanvideo15": "perfmodel.stages.vae_hunyuan",
-    "cogvideox": "perfmodel.stages.vae_cogvideox",
-    "ltx": "perfmodel.stages.vae_ltx",
-    "ltx2": "perfmodel.stages.vae_ltx",
-    "minimax_h3": "perfmodel.stages.vae_minimax_h3",
-    "mochi": "perfmodel.stages.vae_mochi",
-    "dcae": "perfmodel.stages.vae_dcae",
-    "traced": "perfmodel.stages.vae_traced",
+    "wan": "perfmodel.stages.vae.wan",
+    "qwen_image": "perfmodel.stages.vae.qwen_image",
+    "kl2d": "perfmodel.stages.vae.kl",
+    "flux2": "perfmodel.stages.vae.kl",
+    "hunyuanvideo": "perfmodel.stages.vae.hunyuan",
+    "hunyuanvideo15": "perfmodel.stages.vae.hunyuan",
+    "cogvideox": "perfmodel.stages.vae.cogvideox",
+    "ltx": "perfmodel.stages.vae.ltx",
+    "ltx2": "perfmodel.stages.vae.ltx",
+    "minimax_h3": "perfmodel.stages.vae.minimax_h3",
+    "mochi": "perfmodel.stages.vae.mochi",
+    "dcae": "perfmodel.stages.vae.dcae",
+    "traced": "perfmodel.stages.vae.traced",
 }
 
 
