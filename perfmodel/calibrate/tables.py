@@ -33,11 +33,18 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
 )
 
 PARAMETER_TABLES: tuple[tuple[str, tuple[Parameter, ...]], ...] = (
-    ("gemm", gemm.PARAMETERS),
-    ("gemm, low-precision dtypes: besides (without `split_s`)", gemm.QUANTISED_PARAMETERS[-4:]),
+    ("gemm, and conv where it was measured", gemm.PARAMETERS),
+    (
+        "gemm, low-precision dtypes: besides (without `split_s`, `pitch_frac`, `beside_frac`)",
+        gemm.QUANTISED_PARAMETERS[-4:],
+    ),
     ("gemm, fp8: besides those", gemm.FP8_PARAMETERS[-1:]),
     ("attention", attention.PARAMETERS),
     ("collective, shared by its operations", protocols.RING_SHARED),
+    (
+        "collective, all_to_all: the first seven of these, but",
+        tuple(p for p in protocols.PAIR_PARAMETERS if p.name == "switch_s"),
+    ),
     ("collective, of each operation", protocols.OWN_PARAMETERS),
     ("quantize", quantize.PARAMETERS),
     ("pointwise", pointwise.PARAMETERS),

@@ -1,17 +1,22 @@
 """Scaled dot-product attention: matrix roof and exponential roof, waves, head width, causal.
 
-A tile of `q_tile` query rows walks over the keys, or over a part of them (`partition`).  Per key it
-costs two products of width head_dim (padded to 16) and `q_tile` exponentials:
+A tile of `q_tile` query rows walks over the keys, or over one of their parts (`partition`).  Per
+key it costs two products of width head_dim (padded to 16) and `q_tile` exponentials:
 
-    step    = max(products, exp) + (1 - overlap) * min(products, exp)
-    keys    = seq_kv, or the mean over tiles under a causal mask (the diagonal tile is full)
-    waves   = blend of tiles / SMs (never below 1) and its ceiling; causal tiles are dealt longest
-              first, so their makespan is never below the longest tile
-    time    = launch + smooth maximum of (waves * (keys + ramp_kv) * step, bytes / bandwidth)
+    step    = max(products, exp) + (1 - overlap_frac) * min(products, exp)
+    walked  = keys / parts + ramp_kv, and split_kv more where there are parts
+    waves   = blend of tiles * parts / SMs (never below 1) and its ceiling, by wave_frac
+    time    = launch_s + smooth maximum of (waves * walked * step, bytes / bandwidth)
+
+Under a causal mask a tile walks over the mean of the keys (the diagonal tile is full).  Tiles are
+dealt longest first, so their makespan is the mean work and `tail_frac` of the longest tile, never
+below the longest nor above that of the full square.  The products, not the exponentials, slow down
+by `throttle_frac` at the power limit; a head_dim that 16 does not divide takes `unaligned_frac`
+more.
 
 Causal kernels are those of language models: they read K and V from a paged cache, which costs
 `kv_head_frac` of a query head for each K/V head.  Full attention has no such cache.  Each kernel
-multiplies the rates by its own factors.
+multiplies the rates by its own factors (`backends`).
 """
 
 from __future__ import annotations

@@ -2,9 +2,12 @@
 
     m = output voxels, n = out_channels, k = in_channels * kt * kh * kw
 
-through the matrix-product law of the dtype (tiles, waves, ramp), at `conv_rate_frac` of its rate
-(address generation, halo reads and layout), with the traffic of the real tensors.  A convolution
-that was measured (``conv/bf16`` in the fit) uses its own parameters.
+on the matrix units of the product law of the dtype (tiles, waves, power limit), at `conv_rate_frac`
+of its rate (address generation, halo reads and layout), with the traffic of the real tensors:
+
+    time = launch_s + smooth maximum of (matrix / conv_rate_frac + store, bytes / bandwidth)
+
+A convolution that was measured (``conv/bf16`` in the fit) uses its own parameters and no fraction.
 """
 
 from __future__ import annotations

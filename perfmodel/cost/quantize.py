@@ -3,8 +3,10 @@
 Products measured with their quantisation carry it in their own law (`perfmodel.cost.gemm`); this
 law describes the kernels alone.
 
-    scale  = launch + m*k*2 bytes read / achieved bandwidth
-    matrix = launch + m*k*(2 + 1) bytes / achieved bandwidth
+    time = launch_s + smooth maximum of (m * k * b / bandwidth, row_s * m)
+
+b is 2 bytes for the scale (reads 16 bits) and 3 for the matrix (reads 16 bits, writes 8).  In a
+microbenchmark that repeats one shape, buffers that stay in cache move `l2_gain` times as fast.
 """
 
 from __future__ import annotations
