@@ -111,6 +111,6 @@ def parse_engine(text: str | None) -> tuple[Engine, Version]:
     Raises:
         BadInput: unknown engine, or a version that is neither a number nor a date.
     """
-    name, _, version = (text or DEFAULT_ENGINE).partition("@")
+    name, given, version = (text or DEFAULT_ENGINE).partition("@")
     found = engine(name)
-    return found, found.version(version.strip() or None)
+    return found, found.version(version.strip() if given else None)

@@ -11,6 +11,7 @@ from perfmodel import catalog
 from perfmodel.api.session import Session, open_session
 from perfmodel.catalog.problems import problems_of
 from perfmodel.engines import engine_names
+from perfmodel.engines.releases import read_number
 from perfmodel.engines.sources import day_of_run
 from perfmodel.errors import PerfmodelError
 from perfmodel.spec.hardware import System
@@ -292,10 +293,9 @@ def version_of(record: RunRecord) -> tuple[str | None, bool]:
 
     None where neither is known.
     """
-    version = record.engine_version or ""
-    number = version.split()[0] if version else ""
-    if number[:1].isdigit() and "." in number and number[0:1] == "0":
-        return number, True
+    number = (record.engine_version or "").split(maxsplit=1)[:1]
+    if number and read_number(number[0]) is not None:
+        return number[0], True
     return day_of_run(record.engine, record.source or "", record.source_date), False
 
 

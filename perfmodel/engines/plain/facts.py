@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from perfmodel.engines.base import Commands, Context, Residency, Version
+from perfmodel.engines.releases import Number, nearest_release, read_day, read_number, unread
 from perfmodel.errors import BadInput, Problem
 from perfmodel.spec.parallel import ParallelConfig
 
@@ -244,35 +245,37 @@ class Facts:
 
 FIRST_DAY = "2024-01-01"
 """None of these engines had a release before."""
-_DATE = re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?$")
 
 
 def resolve_version(facts: Facts, text: str | None, dated: str | None = None) -> Version:
     """Version from a release number, a day or None (the release that was read).
 
-    Another release or day is named as it was asked for and runs on the facts of its day, with a
-    warning for a release that was never read.
+    Another release is named as it was asked for and has the facts of the newest known one that is
+    not newer, a day those of that day; a release that was never read and a day after the last one
+    carry a warning.
 
     Raises:
         BadInput: neither a release nor a day, and no `dated`.
     """
-    label, day = list(facts.releases.items())[-1]
+    label, last = list(facts.releases.items())[-1]
     if text is None and dated is None:
-        return Version(label, day)
+        return Version(label, last)
     asked = text if text is not None else str(dated)
     if asked in facts.releases:
         return Version(asked, facts.releases[asked])
-    if _is_day(asked) and asked >= FIRST_DAY:
-        return Version(f"main at {asked}", asked if len(asked) > 7 else f"{asked}-28")
-    if re.match(r"v?\d+\.\d+", asked):
-        return Version(asked, day, problems=(_nearest(facts, asked, label),))
-    if dated is not None and _is_day(dated):
-        return resolve_version(facts, dated)
+    day = read_day(asked)
+    if day is not None and day >= FIRST_DAY:
+        later = (unread(facts.title, asked, last),) if text is not None and day > last else ()
+        return Version(f"main at {asked}", day, problems=later)
+    if number := read_number(asked):
+        return _nearest(facts, asked, number)
+    if dated is not None and read_day(dated):
+        return resolve_version(facts, None, dated)
     raise BadInput(
         Problem(
             "engine-version",
             f'"{asked}" is neither a {facts.title} version nor a day from {FIRST_DAY} on; legal: '
-            f"{', '.join(facts.releases)} or a day such as {day}; try --engine {facts.name}",
+            f"{', '.join(facts.releases)} or a day such as {last}; try --engine {facts.name}",
             field="--engine",
             value=asked,
             legal_values=tuple(facts.releases),
@@ -281,13 +284,15 @@ def resolve_version(facts: Facts, text: str | None, dated: str | None = None) ->
     )
 
 
-def _is_day(text: str) -> bool:
-    match = _DATE.match(text)
-    return bool(match and 1 <= int(match[2]) <= 12 and 1 <= int(match[3] or 1) <= 31)
-
-
-def _nearest(facts: Facts, asked: str, label: str) -> Problem:
-    return Problem(
+def _nearest(facts: Facts, asked: str, number: Number) -> Version:
+    """The facts of a release that was read; without numbers those of the last."""
+    read = {read_number(label): label for label in facts.releases}
+    known = {one.release: label for one, label in read.items() if one is not None}
+    taken = nearest_release(number, known) if known else None
+    label = known[taken] if taken is not None else list(facts.releases)[-1]
+    if taken == number.release and number.side == "exact":
+        return Version(label, facts.releases[label])
+    problem = Problem(
         "engine-version",
         f"{facts.title} {asked} was not read here; the behaviour of {label} is taken",
         field="--engine",
@@ -296,3 +301,4 @@ def _nearest(facts: Facts, asked: str, label: str) -> Problem:
         suggestions=(f"{facts.name}@{label}",),
         severity="warning",
     )
+    return Version(asked, facts.releases[label], problems=(problem,))

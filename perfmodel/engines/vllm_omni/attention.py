@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from perfmodel.engines.base import Version
+from perfmodel.engines.releases import Release
 from perfmodel.engines.vllm_omni.pipelines import Pipeline
-from perfmodel.engines.vllm_omni.versions import Release, has, lacks
+from perfmodel.engines.vllm_omni.versions import has, lacks
 
 
 class DeviceLike(Protocol):

@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass, replace
 
 from perfmodel.engines.base import Version
-from perfmodel.engines.vllm_omni.versions import RELEASES, Release, lacks
+from perfmodel.engines.releases import Release
+from perfmodel.engines.vllm_omni.versions import RELEASES, lacks
 
 _OLDEST = min(RELEASES)
 

@@ -9,13 +9,19 @@ known, else the day of the first release that has the feature (no later than tha
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 from perfmodel.engines.base import Version
+from perfmodel.engines.releases import (
+    Number,
+    Release,
+    nearest_release,
+    read_day,
+    read_number,
+    unread,
+)
 from perfmodel.errors import BadInput, Problem
-
-Release = tuple[int, int, int]
 
 RELEASES: dict[Release, str] = {
     (0, 14, 0): "2026-02-01",
@@ -109,8 +115,7 @@ FEATURES: dict[str, Feature] = {
 }
 
 _SOURCE = re.compile(r"vllm-omni/(?:pull|issues)/(\d+)")
-_DATE = re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?$")
-_RELEASE = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?P<rest>[.\-+]?(?:post|dev|rc|a|b|\s|\().*)?$")
+_DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?$")
 
 
 def has(name: str, version: Version) -> bool:
@@ -158,8 +163,8 @@ def resolve_version(text: str | None, dated: str | None = None) -> Version:
     """Version from ``0.30.0``, ``2026-06-16``, ``2026-06`` or None (the pinned release).
 
     A development version has the behaviour of the newest release that is not newer than it; an
-    unknown release number takes the nearest known one, with a warning.  A text that is neither (a
-    commit, a branch) is dated by `dated`.
+    unknown release number takes the nearest known one, with a warning, as does a day after the
+    last release.  A text that is neither (a commit, a branch) is dated by `dated`.
 
     Raises:
         BadInput: neither a version nor a date, and no `dated`.
@@ -170,9 +175,8 @@ def resolve_version(text: str | None, dated: str | None = None) -> Version:
         )
     if _DATE.match(text):
         return _on(text)
-    if match := _RELEASE.match(text):
-        wanted = (int(match[1]), int(match[2]), int(match[3] or 0))
-        return _nearest(text, wanted, match["rest"] or "")
+    if number := read_number(text):
+        return _nearest(text, number)
     if dated is not None and _DATE.match(dated):
         return _dated(dated)
     names = tuple(map(label_of, RELEASES))
@@ -191,41 +195,39 @@ def resolve_version(text: str | None, dated: str | None = None) -> Version:
 
 def _dated(day: str) -> Version:
     """A record's day; one before the first known day has the behaviour of that day."""
-    return _on(max(day, FIRST_DAY))
+    return replace(_on(max(day, FIRST_DAY)), problems=())
 
 
-def _on(day: str) -> Version:
-    match = _DATE.match(day)
-    year, month, of_month = (match[1], match[2], match[3] or "28") if match else ("", "", "")
-    if not match or not 1 <= int(month) <= 12 or not 1 <= int(of_month) <= 31:
+def _on(text: str) -> Version:
+    day = read_day(text)
+    if day is None:
         raise BadInput(
             Problem(
                 "engine-version",
-                f'"{day}" is no day of a calendar; try --engine vllm-omni@2026-06-16',
+                f'"{text}" is no day of a calendar; try --engine vllm-omni@2026-06-16',
                 field="--engine",
-                value=day,
+                value=text,
             )
         )
     first = FIRST_DAY
-    if f"{year}-{month}-{of_month}" < first:
+    if day < first:
         message = (
-            f"{day} is before {first}, the first day whose vLLM-Omni behaviour is known; legal: "
+            f"{text} is before {first}, the first day whose vLLM-Omni behaviour is known; legal: "
             f"{first} and later; try --engine vllm-omni@{first}"
         )
         again = (f"--engine vllm-omni@{first}",)
         raise BadInput(
-            Problem("engine-version", message, "--engine", day, (f"{first} and later",), again)
+            Problem("engine-version", message, "--engine", text, (f"{first} and later",), again)
         )
-    return Version(f"main at {day}", f"{year}-{month}-{of_month}")
+    last = RELEASES[PINNED]
+    later = (unread("vLLM-Omni", text, last),) if day > last else ()
+    return Version(f"main at {text}", day, problems=later)
 
 
-def _nearest(text: str, wanted: Release, rest: str) -> Version:
-    if wanted in RELEASES and not rest.strip(".-+ "):
-        return Version(label_of(wanted), RELEASES[wanted], wanted)
-    older = [release for release in RELEASES if release <= wanted]
-    if rest.lstrip(".-+ ").startswith(("rc", "dev", "a", "b")):
-        older = [release for release in older if release < wanted] or older
-    taken = max(older) if older else min(RELEASES)
+def _nearest(text: str, number: Number) -> Version:
+    taken = nearest_release(number, RELEASES)
+    if taken == number.release and number.side == "exact":
+        return Version(label_of(taken), RELEASES[taken], taken)
     problem = Problem(
         "engine-version",
         f"vLLM-Omni {text} is not one of the releases read here; the behaviour of "
