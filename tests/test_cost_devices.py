@@ -10,7 +10,8 @@ import pytest
 from perfmodel.catalog import hardware_ids, load_device, parse_gpus
 from perfmodel.cost import Machine, cost
 from perfmodel.cost.machine import Rates
-from perfmodel.ops import Attention, Gemm, Pointwise
+from perfmodel.errors import MissingData
+from perfmodel.ops import Attention, Collective, Gemm, Pointwise
 from perfmodel.spec.hardware import Device
 from perfmodel.topology import Topology
 
@@ -84,3 +85,59 @@ def test_the_default_attention_of_every_ascend_is_its_own_kernel():
         box = machine(name)
         plain, own = (cost(attention(backend=b), box).time_each_s for b in (None, "ASCEND"))
         assert np.array_equal(plain, own)
+
+
+RNG = np.random.default_rng(7)
+
+
+def spread(high: float, rows: int = 300) -> np.ndarray:
+    """Whole numbers from 1 to `high`, even on a logarithmic scale, with both ends."""
+    found = np.exp(RNG.uniform(0, np.log(high), rows)).astype(np.int64)
+    found[:2] = 1, int(high)
+    return found
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_every_size_has_a_finite_time_above_the_roof(name):
+    box = machine(name)
+    ops: list[Gemm | Attention] = [
+        Gemm(name="g", m=spread(1e7), n=spread(1e6), k=spread(1e6), batch=spread(64), dtype=dtype)
+        for dtype in ("bf16", "fp32", "fp8", "fp8_block", "int8", "nvfp4")
+    ]
+    tokens = {"seq_q": spread(1e6), "seq_kv": spread(1e7), "batch": spread(1000)}
+    ops += [
+        Attention(name="a", heads=spread(96), kv_heads=1, head_dim=width, causal=causal, **tokens)
+        for width in (32, 64, 88, 96, 128, 256, 512)
+        for causal in (False, True)
+    ]
+    for op in ops:
+        try:
+            found = cost(op, box)
+        except MissingData:
+            continue
+        assert np.all(np.isfinite(found.time_each_s))
+        assert np.all(found.time_each_s > 0)
+        assert np.all(found.time_each_s >= found.roof_s * (1 - 1e-12))
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_reduction_is_about_a_scatter_and_a_gather_and_no_link_is_passed(name):
+    node = load_device(name).node_size
+    system = parse_gpus(f"2x{node}x{name}")
+    box = Machine.build(system.device, Topology.of(system))
+    sizes = np.geomspace(1, 1e11, 200)
+    for ranks in sorted({2, node, 2 * node} - {1}):
+        times = {
+            op: cost(Collective(name="x", op=op, full_bytes=sizes, ranks=ranks), box).time_each_s
+            for op in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "p2p")
+        }
+        for time in times.values():
+            assert np.all(np.isfinite(time) & (time > 0))
+            assert np.all(np.diff(time) >= -1e-9 * time[1:])
+        both = times["reduce_scatter"] + times["all_gather"]
+        large = sizes > 1e8
+        assert np.all(times["all_reduce"] < 1.5 * both)
+        assert np.all(times["all_reduce"][large] > 0.6 * both[large])
+        link = box.topology.path(ranks).bytes_per_s_per_direction
+        sent = sizes * (ranks - 1) / ranks
+        assert np.all(times["all_gather"] * np.maximum(link, 1) >= sent * (1 - 1e-9))

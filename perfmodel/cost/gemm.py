@@ -7,11 +7,13 @@ dimension, so the law is monotone by construction:
     tiles   = batch * ceil(m / tile_m) * ceil(n / tile_n) * split
     waves   = blend of tiles / SMs (never below 1) and its ceiling
     matrix  = waves * 2 * tile_m * tile_n * (k / split) / (rate of one SM with this tile)
+              + split_s and two bytes of traffic for each output and part, where k is split
     store   = store_frac * output bytes / bandwidth          (writing that no product hides)
     traffic = operands and output once + the operand that is read again for every strip
     waited  = traffic - beside_frac * output       (what products wait for; 1: operands only)
     fed     = smooth maximum of (matrix + store, waited / bandwidth)
     time    = launch + larger of (fed, beside_frac * traffic / bandwidth)
+              + quantising the activations and rescaling the output (low-precision dtypes)
 
 Tiles are run in strips, `strip` columns wide or twice as many rows high (clusters of the measured
 kernels are two tiles high): one strip after the other.  The operand that lies along the strip is

@@ -5,14 +5,14 @@ Three things differ between a device and the relatives its laws were fitted on:
     density   FLOP a clock and multiprocessor.  A part whose matrix units are cut in half keeps
               the other units of the multiprocessor, so what held the lender below its peak (the
               start of a tile, operand traffic, exponentials between products) holds it less:
-              rate_frac = min(most of peak, lent / density), ramps and what smaller tiles lose
-              times density
+              rate_frac = min(most of peak, lent / density), ramps, merges of parts and what
+              smaller tiles lose times density
     power     at the limit, clock and voltage fall together, so the rate goes with the square
               root of the watts a FLOP/s.  Running a share u of the peak slows the device by
               max(1, lent slowdown x sqrt(u / lent share x lender's budget / its budget))
               and a device with clock to spare keeps its rate in a long run
     best      a rate measured on the device: the burst is at least that over the lender's own
-              best, and what is sustained is not above it
+              best, and what long products sustain is not above it
 
 A law that was fitted on the device itself is left alone.
 """
