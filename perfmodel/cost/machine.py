@@ -105,7 +105,8 @@ class Rates:
             roof_memory_bytes_per_s=device.roof_bytes_per_s(),
             l2_bytes=_value(device.memory.l2_bytes) or 0.0,
             multiprocessors=units,
-            exp_per_s=_value(device.exp_per_s) or _usual_exp_per_s(peaks, units * clock_hz),
+            exp_per_s=_value(device.exp_per_s)
+            or _usual_exp_per_s(device.family, peaks, units * clock_hz),
             link_bytes_per_s=link_rate(device),
             host_link_bytes_per_s=_value(device.host_link.bytes_per_s_per_direction) or 0.0,
             in_switch_reduce=device.link.in_switch_reduce,
@@ -145,9 +146,20 @@ NEUTRAL_CLOCK_HZ = 1.5e9
 EXP_PER_CLOCK = 16
 """Special-function results per clock and SM (CUDA C programming guide, arithmetic throughput)."""
 
-FLOP_PER_EXP = 512
-"""16-bit matrix FLOP for each exponential of the leanest multiprocessors: 8192 a clock beside 16
-(Ascend 910C; B200 484, H100 236)."""
+FLOP_PER_EXP = {
+    "ada": 64,
+    "ampere": 128,
+    "blackwell-rtx": 64,
+    "cdna3": 128,
+    "cdna4": 256,
+    "hopper": 256,
+    "rdna3": 32,
+    "rdna4": 64,
+}
+"""16-bit matrix FLOP for each exponential of a full multiprocessor of the family (both a clock,
+from the figures in ``hardware/``)."""
+MOST_FLOP_PER_EXP = 512
+"""Of the leanest, Blackwell's and Ascend's: 8192 a clock beside 16; taken for other families."""
 
 SAME_UNIT = {
     "fp16": ("bf16",),
@@ -165,10 +177,11 @@ def _unit(dtype: str) -> set[str]:
     return {dtype, *SAME_UNIT.get(dtype, ())}
 
 
-def _usual_exp_per_s(peaks: Mapping[str, float], unit_clocks_per_s: float) -> float:
+def _usual_exp_per_s(family: str, peaks: Mapping[str, float], unit_clocks_per_s: float) -> float:
     """By the multiprocessors; by the matrix peak where these would give less than half of that."""
     counted = EXP_PER_CLOCK * unit_clocks_per_s
-    usual = max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0)) / FLOP_PER_EXP
+    peak = max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0))
+    usual = peak / FLOP_PER_EXP.get(family, MOST_FLOP_PER_EXP)
     return counted if 2.0 * counted > usual else usual
 
 
