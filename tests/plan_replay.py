@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from perfmodel.api.session import Session, open_session
 from perfmodel.engines.base import legal
 from perfmodel.errors import PerfmodelError
-from perfmodel.plan.make import Field, choose_runs, survey
+from perfmodel.plan.survey import Field, choose_runs, survey
 from perfmodel.report.answer import Answer
 from perfmodel.spec.parallel import Layouts, ParallelConfig
 from perfmodel.spec.record import RunRecord

@@ -22,7 +22,8 @@ from perfmodel.plan import belief as beliefs
 from perfmodel.plan.belief import Belief, Observation, learn, log_sd
 from perfmodel.plan.changes import changes, things, words
 from perfmodel.plan.choose import choose, losses
-from perfmodel.plan.make import letter_of, plan, survey
+from perfmodel.plan.make import letter_of, plan
+from perfmodel.plan.survey import survey
 from perfmodel.report.answer import Answer
 from perfmodel.report.render import Look, render
 from perfmodel.spec.parallel import ParallelConfig, parse_parallel

@@ -12,7 +12,7 @@ from perfmodel import catalog
 from perfmodel.api.session import open_session
 from perfmodel.pipeline.evaluate import STAGES
 from perfmodel.pipeline.uncertainty import REPEAT_FRAC, parts_s
-from perfmodel.plan.make import choose_runs, survey
+from perfmodel.plan.survey import choose_runs, survey
 from perfmodel.spec.record import read_records
 from perfmodel.spec.workload import Workload
 

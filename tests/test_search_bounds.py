@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import perfmodel as pm
 from perfmodel import api
 from perfmodel.cli.app import run
-from perfmodel.errors import BadInput
+from perfmodel.errors import BadInput, MissingData
 from perfmodel.plan import make
 from perfmodel.report.render import Look, render
 from perfmodel.search.enumerate import (
@@ -119,6 +119,12 @@ def test_candidates_of_fewer_gpus_are_not_all_gpus():
         make.plan(*question, candidates=("single", "usp2"), use_all_gpus=True)
     made = make.plan(*question, candidates=("usp2", "usp4"), use_all_gpus=True)
     assert [run.config_id for run in made.runs] == ["usp4"]
+
+
+@pytest.mark.parametrize("ask", [api.recommend, make.plan])
+def test_a_peak_that_is_missing_is_missing_data_whatever_is_asked(ask):
+    with pytest.raises(MissingData, match="no nvfp4 matrix rate"):
+        ask(pm.Workload(), "4xascend-910b2", options=pm.Options(dtype="nvfp4"))
 
 
 @pytest.mark.parametrize("ask", [api.recommend, make.plan])

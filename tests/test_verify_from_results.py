@@ -19,7 +19,7 @@ from perfmodel.cli.schema import schema
 from perfmodel.engines.records import run_record
 from perfmodel.errors import BadInput
 from perfmodel.pipeline.evaluate import STAGES
-from perfmodel.plan.make import survey
+from perfmodel.plan.survey import survey
 from perfmodel.report.render import Look, render
 from perfmodel.spec.parallel import parse_parallel
 from perfmodel.spec.record import RunRecord

@@ -22,6 +22,7 @@ from perfmodel.api.records import (
     low_high_ms,
     operators,
     prediction,
+    priced,
     with_commands,
 )
 from perfmodel.api.session import Session, open_session, refusal
@@ -35,7 +36,7 @@ from perfmodel.report.answer import ParallelInfo, PredictAnswer, Prediction, Sta
 from perfmodel.spec.hardware import System
 from perfmodel.spec.parallel import Layouts, ParallelConfig
 from perfmodel.spec.workload import Options, Workload
-from perfmodel.units import GIB, MS_PER_S, PERCENT, S_PER_HOUR
+from perfmodel.units import GIB, MS_PER_S, PERCENT
 
 STAGE_NAMES = {
     "text": "text_encode",
@@ -105,9 +106,7 @@ def predict(
     record = with_commands(table, 0, prediction(table, 0))
     in_turn_ms = float(table.evaluation.in_turn_s[0]) * MS_PER_S
     record = in_flight(record, session.workload.concurrency, in_turn_ms)
-    if price_per_gpu_hour is not None and record.gpu_seconds_per_request is not None:
-        hours = record.gpu_seconds_per_request / S_PER_HOUR
-        record = record.model_copy(update={"price_per_request": hours * price_per_gpu_hour})
+    record = priced(record, price_per_gpu_hour)
     return _answer(session, table, record, found, settings)
 
 

@@ -15,18 +15,17 @@ from perfmodel.api.all_gpus import of_all, refuse_without_all
 from perfmodel.api.choices import lossy_options, lossy_session, vae_choices, vae_note
 from perfmodel.api.command import command_line, further
 from perfmodel.api.offload import settled
-from perfmodel.api.records import Table, as_replicas, in_flight, prediction, with_commands
-from perfmodel.api.session import Session, open_session, refusal
+from perfmodel.api.records import Table, as_replicas, in_flight, prediction, priced, with_commands
+from perfmodel.api.session import Session, open_session
 from perfmodel.api.table import (
     Legality,
     build_table,
     config_warnings,
+    legal_layouts,
     legality,
     search_space,
     untried_warning,
 )
-from perfmodel.engines.base import problems
-from perfmodel.errors import PerfmodelError
 from perfmodel.pipeline.queue import copies
 from perfmodel.report.answer import (
     Answer,
@@ -114,8 +113,8 @@ def recommend(
     session = settled(session, of_all(session, space) if use_all_gpus else space)
     wanted = _Wanted(objective, use_all_gpus, max_latency_ms)
     answer = _ranked_answer(session, wanted, settings, top=top, allow_lossy=allow_lossy)
-    priced = tuple(_priced(record, price_per_gpu_hour) for record in answer.recommendations)
-    return answer.model_copy(update={"recommendations": priced})
+    records = tuple(priced(record, price_per_gpu_hour) for record in answer.recommendations)
+    return answer.model_copy(update={"recommendations": records})
 
 
 def _ranked_answer(
@@ -128,9 +127,7 @@ def _ranked_answer(
 ) -> Answer:
     """All legal layouts of the session predicted and ranked; what was asked, as `settings`."""
     found = legality(session, search_space(session))
-    if not found.legal.any():
-        raise _nothing_legal(session, found)
-    layouts = found.layouts.take(found.legal)
+    layouts = legal_layouts(session, found)
     if wanted.use_all_gpus:
         refuse_without_all(session, layouts)
     table = build_table(session, layouts)
@@ -163,11 +160,6 @@ def _lossy_tables(session: Session, lossy: Session | None, layouts: Layouts) -> 
     found = legality(session, search_space(session, stale=True))
     if found.legal.any():
         yield build_table(session, found.layouts.take(found.legal))
-
-
-def _nothing_legal(session: Session, found: Legality) -> PerfmodelError:
-    reasons = problems(session.engine.rules(), session.context, found.layouts.row(0))
-    return refusal(*(problem for problem in reasons if problem.severity == "error"))
 
 
 def _answer(
@@ -265,13 +257,6 @@ def _served(table: Table, row: int, record: Prediction, objective: str) -> Predi
 def _why(ranked: _Ranked, row: int) -> str:
     layouts = ranked.table.evaluation.layouts
     return why(ranked.table.evaluation, row, contrasts(layouts, ranked.ranking.order, row))
-
-
-def _priced(record: Prediction, price_per_gpu_hour: float | None) -> Prediction:
-    if price_per_gpu_hour is None or record.gpu_seconds_per_request is None:
-        return record
-    price = record.gpu_seconds_per_request / S_PER_HOUR * price_per_gpu_hour
-    return record.model_copy(update={"price_per_request": price})
 
 
 def _scaling(ranked: _Ranked) -> tuple[ScalingRow, ...]:

@@ -277,6 +277,14 @@ def as_replicas(record: Prediction, copies: int) -> Prediction:
     return record.model_copy(update={"replicas": copies, "requests_per_hour": hourly})
 
 
+def priced(record: Prediction, price_per_gpu_hour: float | None) -> Prediction:
+    """The record with the price of a request, where that of a GPU-hour is known."""
+    if price_per_gpu_hour is None or record.gpu_seconds_per_request is None:
+        return record
+    price = record.gpu_seconds_per_request / S_PER_HOUR * price_per_gpu_hour
+    return record.model_copy(update={"price_per_request": price})
+
+
 def in_flight(record: Prediction, requests: int, in_turn_ms: float) -> Prediction:
     """`record` with the times of `requests` that are sent to its servers at once.
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.api.records import Table
-from perfmodel.api.session import Session
+from perfmodel.api.session import Session, refusal
 from perfmodel.engines.base import problems, violations
 from perfmodel.errors import Problem
 from perfmodel.memory import MemoryTable, memory, vae_memory
@@ -90,6 +90,18 @@ def untried_warning(session: Session) -> list[Problem]:
         f"{MOST_ROWS:,} combinations; perfmodel predict --parallel answers any of them"
     )
     return [Problem("search-bound", message, "--gpus", str(sizes[-1]), severity="warning")]
+
+
+def legal_layouts(session: Session, found: Legality) -> Layouts:
+    """The legal ones of `found`.
+
+    Raises:
+        Refused, MissingData: none is; what the first candidate breaks.
+    """
+    if not found.legal.any():
+        broken = problems(session.engine.rules(), session.context, found.layouts.row(0))
+        raise refusal(*(problem for problem in broken if problem.severity == "error"))
+    return found.layouts.take(found.legal)
 
 
 def legality(session: Session, layouts: Layouts) -> Legality:

@@ -3,86 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from perfmodel import engines
-from perfmodel.api import header, misfit
-from perfmodel.api.all_gpus import of_all, refuse_without_all
+from perfmodel.api import header
 from perfmodel.api.command import command_line, further
-from perfmodel.api.offload import settled
-from perfmodel.api.records import Table, prediction, sent_together, with_commands
+from perfmodel.api.records import prediction, sent_together, with_commands
 from perfmodel.api.session import Session, open_session
-from perfmodel.api.table import build_table, legality, search_space
-from perfmodel.engines.base import problems
 from perfmodel.engines.records import run_record
-from perfmodel.errors import BadInput, Problem, Refused
-from perfmodel.pipeline.evaluate import STAGES
-from perfmodel.pipeline.lines import Column
-from perfmodel.plan.belief import Belief, Matrix, believe
+from perfmodel.errors import Problem
+from perfmodel.plan.belief import Matrix
 from perfmodel.plan.changes import changes, things, words
-from perfmodel.plan.choose import DRAWS, Choice, choose
+from perfmodel.plan.choose import Choice
 from perfmodel.plan.left_out import left_out
+from perfmodel.plan.survey import START_S, WARMUPS, Field, choose_runs, settled_for, survey
 from perfmodel.report.answer import Answer, Prediction
 from perfmodel.report.plan_answer import PlanAnswer, PlanRun, StopRule
-from perfmodel.search.rank import rank, score
 from perfmodel.spec.hardware import System
-from perfmodel.spec.parallel import Layouts, ParallelConfig, parse_parallel
+from perfmodel.spec.parallel import ParallelConfig, parse_parallel
 from perfmodel.spec.workload import Options, Workload
 from perfmodel.units import PERCENT, S_PER_MINUTE
 
-START_S = 180.0
-"""Start of a server: processes, weights from disk, graph capture.  A prior."""
-
-WARMUPS = 1
-REPEATS = 3
 MAX_RUNS = 6
-CONTENDERS = 160
-"""Configurations that are drawn: the fastest by prediction."""
-
-OBJECTIVES = ("latency", "throughput", "cost")
-
-
-@dataclass(frozen=True)
-class Field:
-    """All configurations that may be run.
-
-    Attributes:
-        table: predictions of all legal configurations.
-        rows: those that fit, best predicted first.
-        scale: objective over request time, of all rows.
-        pick: what `recommend` puts first.
-        belief: over all rows.
-    """
-
-    table: Table
-    rows: NDArray[np.intp]
-    scale: Column
-    pick: int
-    belief: Belief
-
-    @property
-    def contenders(self) -> NDArray[np.intp]:
-        """The rows that are drawn."""
-        return self.rows[:CONTENDERS]
-
-    def draws(self, seed: int = 0, stages: Sequence[str] = STAGES) -> Matrix:
-        """Objectives of the contenders, drawn together, ``[DRAWS, contenders]``."""
-        rows = self.contenders
-        return self.belief.take(rows).draws_s(DRAWS, seed, stages) * self.scale[rows]
-
-    def minutes(self, repeats: float = REPEATS) -> Column:
-        """Wall time of a run of each row: start, warm-up, requests."""
-        job = self.table.session.job
-        first_s = job.machine.term("first_request_s")
-        requests = repeats * sent_together(self.table) + WARMUPS
-        seconds = START_S + first_s + requests * self.table.evaluation.latency_s
-        return np.asarray(seconds / S_PER_MINUTE)
 
 
 def plan(
@@ -129,137 +75,6 @@ def plan(
     draws = found.draws()
     choice = choose_runs(found, draws, max_runs=max_runs, budget_minutes=budget_minutes)
     return _answer(found, draws, choice, settings)
-
-
-def choose_runs(
-    field: Field,
-    draws: Matrix | None = None,
-    *,
-    max_runs: int,
-    budget_minutes: float | None = None,
-    stages: Sequence[str] = STAGES,
-    all_runs: bool = False,
-) -> Choice:
-    """The runs of a field; `all_runs`: as many as there may be, however little they tell."""
-    draws = field.draws(stages=stages) if draws is None else draws
-    rows = field.contenders
-    configs = [field.table.evaluation.layouts.row(int(row)) for row in rows]
-    world = field.table.evaluation.layouts.world_size[rows]
-    minutes = field.minutes()[rows]
-    pick = field.pick
-    if tuple(stages) != STAGES:
-        pick = int(rows[np.argmin(field.belief.take(rows).time_s(stages))])
-    return choose(
-        draws,
-        int(np.flatnonzero(rows == pick)[0]),
-        minutes * world,
-        minutes,
-        lambda candidate, runs: min(things(changes(configs[r], configs[candidate])) for r in runs),
-        max_runs=max_runs,
-        budget_minutes=budget_minutes,
-        repeats=REPEATS,
-        all_runs=all_runs,
-    )
-
-
-def survey(
-    session: Session,
-    objective: str = "latency",
-    candidates: Sequence[str | ParallelConfig] = (),
-    *,
-    use_all_gpus: bool = False,
-    fitting: bool = True,
-) -> Field | Answer:
-    """Predict everything that may be run; the answer of `recommend` where nothing fits.
-
-    Args:
-        session: the question.
-        objective: latency, throughput or cost.
-        candidates: only these configurations; empty: the whole search space.
-        use_all_gpus: leave out configurations of fewer devices.
-        fitting: leave out what does not fit by prediction.
-
-    Raises:
-        BadInput: an objective that no run measures, an unreadable id, no layout of all devices.
-        Refused: no legal configuration.
-    """
-    if objective not in OBJECTIVES:
-        legal = ", ".join(OBJECTIVES)
-        message = f"--objective {objective} needs no runs: it is no time; legal: {legal}"
-        raise BadInput(Problem("objective", message, "--objective", objective, OBJECTIVES))
-    layouts = _layouts(session, candidates)
-    table = build_table(session, layouts)
-    evaluation, num_gpus = table.evaluation, session.system.num_gpus
-    allowed = table.memory.fits.copy() if fitting else np.ones(len(layouts), bool)
-    if use_all_gpus:
-        refuse_without_all(session, layouts, named=bool(candidates))
-        allowed &= layouts.world_size == num_gpus
-    if not allowed.any():
-        answer = Answer(
-            workload=header.workload_info(session),
-            system=header.system_info(session),
-            engine=header.engine_info(session),
-            objective=objective,
-        )
-        return misfit.explain(session, table, answer, all_gpus=use_all_gpus)
-    requests = session.workload.concurrency
-    scores = score(evaluation, table.memory.peak_bytes, objective, num_gpus, requests)
-    order = np.flatnonzero(allowed)
-    order = order[np.argsort(scores[order], kind="stable")]
-    best = rank(evaluation, allowed, scores, table.memory.peak_bytes, table.memory.tight).order[0]
-    return Field(
-        table=table,
-        rows=order,
-        scale=scores / evaluation.latency_s,
-        pick=int(best),
-        belief=believe(evaluation),
-    )
-
-
-def settled_for(
-    session: Session, candidates: Sequence[str | ParallelConfig] = (), use_all_gpus: bool = False
-) -> Session:
-    """`session` with ``offload=auto`` resolved for what competes.
-
-    Raises:
-        BadInput, Refused: as `survey`.
-    """
-    if session.options.offload != "auto":
-        return session
-    layouts = _layouts(session, candidates)
-    return settled(session, of_all(session, layouts) if use_all_gpus else layouts)
-
-
-def _layouts(session: Session, candidates: Sequence[str | ParallelConfig]) -> Layouts:
-    """The legal layouts, of the whole search space or of those named."""
-    if not candidates:
-        found = legality(session, search_space(session))
-        if not found.legal.any():
-            broken = problems(session.engine.rules(), session.context, found.layouts.row(0))
-            raise Refused(*(p for p in broken if p.severity == "error"))
-        return found.layouts.take(found.legal)
-    configs = [c if isinstance(c, ParallelConfig) else _layout(c) for c in candidates]
-    rules, context = session.engine.rules(), session.context
-    broken = tuple(p for c in configs for p in problems(rules, context, c) if p.severity == "error")
-    if broken:
-        raise Refused(*dict.fromkeys(broken))
-    return Layouts.of(dict.fromkeys(configs))
-
-
-def _layout(candidate: str) -> ParallelConfig:
-    """A candidate's layout; options are those of the whole plan.
-
-    Raises:
-        BadInput: the candidate's id names an option.
-    """
-    config, options = parse_parallel(candidate)
-    if options:
-        message = (
-            f"--candidates {candidate} names {', '.join(options)}, but options hold for the whole "
-            f"plan; try --candidates {config.config_id} with --option"
-        )
-        raise BadInput(Problem("candidates", message, "--candidates", candidate))
-    return config
 
 
 def _answer(
@@ -378,7 +193,7 @@ def _stop_rules(choice: Choice) -> tuple[StopRule, ...]:
         percent = margin * PERCENT
         who = (
             f"{letters[0]} and {letters[1]} differ"
-            if done == len(("A", "B"))
+            if done == 2
             else f"the best of {letters[0]} to {letters[-1]} leads"
         )
         text = f"after {letters[-1]} if {who} by more than {percent:.0f} %"

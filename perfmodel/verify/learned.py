@@ -16,7 +16,7 @@ from perfmodel.pipeline.evaluate import STAGES
 from perfmodel.pipeline.lines import Column
 from perfmodel.pipeline.uncertainty import REPEAT_FRAC
 from perfmodel.plan.belief import Z80, Belief, Matrix, believe, learn, log_sd
-from perfmodel.plan.make import Field
+from perfmodel.plan.survey import Field
 from perfmodel.spec.parallel import Layouts, ParallelConfig
 from perfmodel.verify.observe import (
     WHOLE_KEYS,

@@ -23,7 +23,7 @@ from perfmodel.plan.belief import (
     Matrix,
     distance_sd,
 )
-from perfmodel.plan.make import settled_for, survey
+from perfmodel.plan.survey import settled_for, survey
 from perfmodel.report.answer import Answer, StageRow
 from perfmodel.report.plan_answer import PlanAnswer
 from perfmodel.report.verify_answer import TermShift, UpdatedRow, VerifiedRun, VerifyAnswer
