@@ -37,7 +37,7 @@ def shapes(count=300, seed=3):
     return sorted(picked)[:count]
 
 
-def true_times(picked, noise=0.0):
+def true_times(picked, noise=0.0, rate=1.0):
     m, n, k = np.array(picked, float).T
-    times = gemm.gemm_time_s(TRUE, RATES, "bf16", m, n, k, resident=True)
+    times = gemm.gemm_time_s(TRUE, RATES, "bf16", m, n, k, kernel_rate=rate, resident=True)
     return times * np.exp(noise * np.random.default_rng(5).normal(size=len(times)))

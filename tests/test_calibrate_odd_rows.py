@@ -31,8 +31,24 @@ def test_a_wrong_unit_of_one_kernel_does_not_hide_in_a_file(tmp_path):
     write_gemm(tmp_path, times[20:], picked[20:])
     with (tmp_path / "gemm.csv").open("a") as file:
         file.write("\n".join(small) + "\n")
-    with pytest.raises(BadInput, match="is latency_us in microseconds"):
-        calibrate([tmp_path], DEVICE, QUICK)
+    result = calibrate([tmp_path], DEVICE, QUICK)
+    (said,) = [p.message for p in result.records.problems]
+    assert 'without the 20 rows of kernel "mine" of ' in said
+    assert "is latency_us in microseconds" in said
+    assert set(result.laws[0].law.rows.text("kernel")) == {"linear"}
+    assert result.laws[0].train["median_ape"] < 2
+
+
+@pytest.mark.parametrize("slower", [3.0, 8.0, 15.0])
+def test_a_kernel_far_slower_than_another_leaves_its_law_alone(slower, tmp_path):
+    """As many rows as the fast one, and a name that sorts first: it would be the reference."""
+    picked = shapes(120)
+    times = true_times(picked, noise=0.02)
+    write_gemm(tmp_path, times, picked, "linear", "fast.csv")
+    write_gemm(tmp_path, true_times(picked, 0.02, 1 / slower), picked, "by_hand", "slow.csv")
+    (fitted,) = calibrate([tmp_path], DEVICE, QUICK).laws
+    assert fitted.heldout["by"]["kernel"]["linear"]["mape"] < 4
+    assert fitted.heldout["by"]["kernel"]["by_hand"]["mape"] < 4
 
 
 def test_a_few_rows_in_another_unit_are_left_out_or_named(tmp_path):
@@ -74,7 +90,7 @@ def test_a_shape_is_in_one_half_where_the_hash_keeps_none_apart(tmp_path):
     """Two shapes of one half by the hash, with several kernels."""
     for index, kernel in enumerate("abcde"):
         write_gemm(tmp_path, [1e-4, 2e-4], SAME_HALF, kernel=kernel, name=f"{index}.csv")
-    (law,) = fit_laws(read_records([tmp_path]))
+    (law,) = fit_laws(read_records([tmp_path]), DEVICE)
     away = held_out(law)
     assert away.sum() == 5
     assert len(set(law.rows["m"][away])) == 1
@@ -96,7 +112,7 @@ def test_a_kernel_of_a_row_or_two_gets_no_factor_of_its_own(tmp_path):
     unseen.mkdir()
     write_gemm(unseen, true_times(picked[240:]), picked[240:], "linear")
     result = calibrate([tmp_path], DEVICE, QUICK)
-    assert result.laws[0].law.factors == ()
+    assert result.laws[0].law.kernels.factors == ()
     answer = validate_microbench([unseen], DEVICE, fit_document(result))
     assert abs(answer["metrics"]["gemm"]["bias"]) < 8
 

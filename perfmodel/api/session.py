@@ -102,11 +102,11 @@ def open_session(
     shape = family.shape(model, workload, behaviour.traits)
     if workload.forwards is not None:
         shape = replace(shape, forwards=workload.forwards)
-    own, system = (None, system) if resolved or fit is None else _own_fit(fit, system)
+    data, system = (None, system) if resolved else _fit_of(fit, system)
     machine, spread, fit_id = (
         (resolved.job.machine, resolved.job.spread, resolved.fit_id)
         if resolved
-        else _machine(system, behaviour, own, host, strict=strict)
+        else _machine(system, behaviour, data, host, strict=strict)
     )
     behaviour, spread = with_cache(behaviour, machine, spread)
     job = Job(
@@ -134,24 +134,30 @@ def refusal(*problems: Problem) -> PerfmodelError:
     return Refused(*problems)
 
 
-def _own_fit(path: Path, system: System) -> tuple[dict[str, Any], System]:
-    """The fit of a file, and `system` with a warning where that is of an unlisted device."""
-    from perfmodel.cost.fitcheck import device_problem, own_fit
+def _fit_of(path: Path | None, system: System) -> tuple[dict[str, Any] | None, System]:
+    """The fit of a file, else that of the catalogue; and `system` with what is to say of it."""
+    from perfmodel.cost import fitcheck
 
-    fit = own_fit(path, system.device.id)
-    found = device_problem(path, fit, system.device.id)
-    return fit, system if found is None else replace(system, warnings=(*system.warnings, found))
+    if path is None:
+        data = catalog.load_fit(system.device.id)
+        found = []
+    else:
+        data = fitcheck.own_fit(path, system.device.id)
+        found = [fitcheck.device_problem(path, data, system.device.id)]
+    if data is not None:
+        found.append(fitcheck.host_problem(data, system.p2p, system.sockets))
+    warnings = tuple(problem for problem in found if problem is not None)
+    return data, replace(system, warnings=(*system.warnings, *warnings)) if warnings else system
 
 
 def _machine(
     system: System,
     behaviour: Behaviour,
-    own: dict[str, Any] | None,
+    data: dict[str, Any] | None,
     host: str | None,
     *,
     strict: bool,
 ) -> tuple[Machine, Mapping[str, float], str | None]:
-    data = own if own is not None else catalog.load_fit(system.device.id)
     if strict and data is None:
         raise MissingData(
             Problem(

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.calibrate.laws_fit import FitLaw, kernel_factors
+from perfmodel.calibrate.laws_fit import FitLaw
+from perfmodel.calibrate.links import ROOF
 from perfmodel.calibrate.records import Records
 from perfmodel.catalog.data import find
 from perfmodel.cost.machine import Rates
 from perfmodel.errors import MissingData, Problem
 from perfmodel.spec.hardware import Device
-from perfmodel.units import MIB, PERCENT
+from perfmodel.units import KILO, MIB, PERCENT
 
 LARGEST = 10
 TOO_FAST_FRAC = 1.3
 TOO_SLOW_FRAC = 0.03
+SLOW_KERNEL_FRAC = TOO_FAST_FRAC / KILO
+"""What the fastest possible kernel becomes with ns taken for us; plain ones are faster."""
 TOO_SLOW_S = 1e-3
 """Shorter kernels may be launches alone, far from any rate; in ns as us none is shorter."""
 OFF_BY = 10.0
@@ -36,7 +39,7 @@ def rate_fracs(law: FitLaw, rates: Rates) -> NDArray[np.float64] | None:
     if law.kind == "collective":
         passes = np.where(rows.text("collective") == "all_reduce", 2.0, 1.0)
         sent = law.work * passes * (1.0 - 1.0 / rows["num_ranks"])
-        return sent / time / rates.link_bytes_per_s if rates.link_bytes_per_s else None
+        return sent / time / rows[ROOF] if rows[ROOF].all() else None
     if law.kind == "quantize":
         return 2.0 * law.work / time / rates.memory_bytes_per_s
     if law.kind == "pointwise":
@@ -112,38 +115,89 @@ def no_peak(law: FitLaw, rates: Rates) -> str | None:
     return None
 
 
-def check_rows(law: FitLaw, rates: Rates, records: Records) -> Problem | None:
-    """Refuse rows whose ten largest imply an impossible rate: usually ms or ns as microseconds.
+class NoFit(Exception):
+    """A law that is not fitted, and why; the others are."""
 
-    Checked per file, so that one wrong file does not hide among others; too fast also per kernel
-    or operation, which differ in their rates but not by more than the peak.
+    def __init__(self, problem: Problem) -> None:
+        """Carry the reason."""
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+def usable(law: FitLaw, rates: Rates, records: Records) -> tuple[FitLaw, list[Problem]]:
+    """`law` without the rows that another unit explains, and a warning for each reason.
+
+    Left out are, in this order: a kernel of a file, then a file, whose ten largest rows imply an
+    impossible rate, and single products, attentions and convolutions above the peak.  The
+    operations of a ring share parameters: where nothing is left of one, there is no fit.
+
+    Raises:
+        NoFit: too few rows, one shape, a dtype without a peak; nothing is left.
     """
-    if len(law.rows) < FEWEST_ROWS:
-        return _refusal(law, f"{len(law.rows)} rows, a fit needs {FEWEST_ROWS}", records, 0)
-    if all((law.rows.columns[name] == law.rows.columns[name][0]).all() for name in law.key):
-        return _refusal(law, "all its rows have one shape", records, 0)
+    _check_enough(law, records)
     if (reason := no_peak(law, rates)) is not None:
-        return _refusal(law, reason, records, 0)
+        raise NoFit(_refusal(law, reason, records, 0))
     fracs = rate_fracs(law, rates)
     if fracs is None:
-        return None
-    files = law.rows.origin[:, 0].astype(str)
-    for file in np.unique(files):
-        found = _slip(law, fracs, files == file, TOO_SLOW_FRAC)
-        for part in _parts(law):
-            found = found or _slip(law, fracs, (files == file) & part, 0.0)
-        if found is not None:
-            return _refusal(law, found[0], records, found[1])
-    return None
+        return law, []
+    keep = np.ones(len(fracs), bool)
+    said: list[Problem] = []
+    for name, inside, least in _parts(law, records):
+        found = _slip(law, fracs, inside & keep, least)
+        if found is None:
+            continue
+        reason, worst = found
+        left = keep & ~inside
+        if not left.any() or _operations(law, left) < _operations(law, keep):
+            raise NoFit(_refusal(law, reason, records, worst))
+        count = int((inside & keep).sum())
+        reason = f"{law.name} is fitted without the {count} rows of {name}: {reason}"
+        said.append(_problem(law, "records-rate", reason, records, worst))
+        keep = left
+    if law.kind in COMPUTED:
+        single = keep & (fracs > TOO_FAST_FRAC)
+        said += _too_fast(law, fracs, single, int(keep.sum()), records)
+        keep &= ~single
+    if not keep.all():
+        law = law.take(keep)
+        _check_enough(law, records)
+    return law, said
 
 
-def _parts(law: FitLaw) -> list[NDArray[np.bool_]]:
-    """Rows of each kernel or collective; caches make plain bytes faster than their peak."""
-    column = "kernel" if law.kind in COMPUTED else law.kind
-    if column not in law.rows.columns:
-        return []
-    names = law.rows.text(column)
-    return [names == name for name in np.unique(names)]
+def _check_enough(law: FitLaw, records: Records) -> None:
+    """Raise NoFit where the rows are few or alike."""
+    if len(law.rows) < FEWEST_ROWS:
+        reason = f"{len(law.rows)} rows, a fit needs {FEWEST_ROWS}"
+        raise NoFit(_refusal(law, reason, records, 0))
+    if all((law.rows.columns[name] == law.rows.columns[name][0]).all() for name in law.key):
+        raise NoFit(_refusal(law, "all its rows have one shape", records, 0))
+
+
+def _operations(law: FitLaw, keep: NDArray[np.bool_]) -> int:
+    """How many different collectives are among rows."""
+    return len(set(law.rows.text("collective")[keep])) if law.kind == "collective" else 1
+
+
+Part = tuple[str, NDArray[np.bool_], float]
+"""What rows have in common, which they are, and the least share of the datasheet rate."""
+
+
+def _parts(law: FitLaw, records: Records) -> Iterator[Part]:
+    """Rows of each kernel (or operation) in a file, then those of the file.
+
+    A kernel may be honest below the limit of a table.  Bytes beat their peak in caches, so that
+    kernels of bytes are not told apart.
+    """
+    index = law.rows.origin[:, 0]
+    column = {"collective": "collective"}.get(law.kind, "kernel" * (law.kind in COMPUTED))
+    names = law.rows.text(column) if column else np.full(len(index), "")
+    least = SLOW_KERNEL_FRAC if law.kind in COMPUTED else TOO_SLOW_FRAC
+    files = [(str(records.files[int(file)].path), index == file) for file in np.unique(index)]
+    for path, inside in files:
+        for name in np.unique(names[inside]):
+            yield f'{column} "{name}" of {path}', inside & (names == name), least
+    for path, inside in files:
+        yield path, inside, TOO_SLOW_FRAC
 
 
 def _slip(
@@ -159,28 +213,31 @@ def _slip(
     if typical <= TOO_FAST_FRAC and not slow:
         return None
     worst = int(largest[np.argmax(np.abs(np.log(fracs[largest])))])
+    through_host = " (or do the devices copy through host memory: --no-p2p?)"
     reason = (
         f"its ten largest rows imply {typical * PERCENT:.3g} % of the datasheet rate "
-        f"(expected {TOO_SLOW_FRAC * PERCENT:g} to {TOO_FAST_FRAC * PERCENT:g} %); "
-        "is latency_us in microseconds?"
+        f"(expected {least * PERCENT:.2g} to {TOO_FAST_FRAC * PERCENT:g} %); "
+        f"is latency_us in microseconds?{through_host * (slow and law.kind == 'collective')}"
     )
     return reason, worst
 
 
-def possible(law: FitLaw, rates: Rates, records: Records) -> tuple[FitLaw, list[Problem]]:
-    """The law without rows that are faster than the peak, and a warning about them."""
-    fracs = rate_fracs(law, rates)
-    if fracs is None or law.kind not in COMPUTED or (fracs <= TOO_FAST_FRAC).all():
-        return law, []
-    keep = fracs <= TOO_FAST_FRAC
-    first = int(np.flatnonzero(~keep)[0])
+def _too_fast(
+    law: FitLaw,
+    fracs: NDArray[np.float64],
+    single: NDArray[np.bool_],
+    rows: int,
+    records: Records,
+) -> list[Problem]:
+    """A warning about rows that are left out one by one."""
+    if not single.any():
+        return []
+    first = int(np.flatnonzero(single)[0])
     reason = (
-        f"{int((~keep).sum())} of {len(keep)} rows of {law.name} are faster than the peak allows "
+        f"{int(single.sum())} of {rows} rows of {law.name} are faster than the peak allows "
         f"({fracs[first] * PERCENT:.3g} % of it here), which other units explain; left out"
     )
-    rows = law.rows.take(keep)
-    found = replace(law, rows=rows, work=law.work[keep], factors=kernel_factors(rows))
-    return found, [_problem(law, "records-rate", reason, records, first)]
+    return [_problem(law, "records-rate", reason, records, first)]
 
 
 def far_off(law: FitLaw, predicted: NDArray[np.float64], records: Records) -> list[Problem]:
@@ -196,15 +253,19 @@ def far_off(law: FitLaw, predicted: NDArray[np.float64], records: Records) -> li
     return [_problem(law, "records-outlier", reason, records, int(far[0]))]
 
 
-def check_fit(law: FitLaw, train_median_ape: float, records: Records) -> Problem | None:
-    """Refuse a law that does not describe its own rows (the median: some rows may be broken)."""
+def check_fit(law: FitLaw, train_median_ape: float, records: Records) -> None:
+    """Refuse a law that does not describe its own rows (the median: some rows may be broken).
+
+    Raises:
+        NoFit: it misses them.
+    """
     if train_median_ape <= WORST_TRAIN_MEDIAN_APE:
-        return None
+        return
     reason = (
         f"the law misses half of the rows it was fitted to by more than {train_median_ape:.0f} % "
         f"(limit {WORST_TRAIN_MEDIAN_APE:g} %)"
     )
-    return _refusal(law, reason, records, 0)
+    raise NoFit(_refusal(law, reason, records, 0))
 
 
 def _refusal(law: FitLaw, reason: str, records: Records, row: int) -> Problem:

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.calibrate.laws_fit import kernel_names
 from perfmodel.calibrate.records import Rows
 from perfmodel.calibrate.run import Calibration, FittedLaw
+from perfmodel.catalog.gpus import Overrides
 from perfmodel.cost import fitcheck
 from perfmodel.errors import BadInput, Problem
 
@@ -35,7 +35,7 @@ def fit_document(
         prior_family: family that lends the laws without records.
         older: a fit whose other laws, and the records behind them, are kept.
     """
-    laws = {fitted.law.name: _law(fitted) for fitted in result.laws}
+    laws = {fitted.law.name: _law(fitted, result.host) for fitted in result.laws}
     records = [
         {"file": f.path.name, "sha256": f.sha256, "rows": f.rows} for f in result.records.files
     ]
@@ -65,9 +65,8 @@ def fit_document(
     }
 
 
-def _law(fitted: FittedLaw) -> dict[str, Any]:
+def _law(fitted: FittedLaw, host: Overrides) -> dict[str, Any]:
     law, found = fitted.law, fitted.found
-    own = {*kernel_names(law.rows)[:1], *(name for name, _ in law.factors)}
     bounds = {p.name: [p.low, p.high] for p in law.parameters}
     entry: dict[str, Any] = {
         "version": law.version,
@@ -86,7 +85,7 @@ def _law(fitted: FittedLaw) -> dict[str, Any]:
                 **_measured_at(law.rows, name),
             }
             for name, factors in found.kernels.items()
-            if name in own
+            if name in law.kernels.own
         },
         "at_bounds": list(found.at_bounds),
         "achieved_frac": fitted.achieved_frac,
@@ -94,6 +93,8 @@ def _law(fitted: FittedLaw) -> dict[str, Any]:
     }
     if fitted.extrapolation is not None:
         entry["extrapolation"] = fitted.extrapolation
+    if law.kind == "collective" and (stated := fitcheck.host_facts(host.p2p, host.sockets)):
+        entry["host"] = stated
     return entry
 
 

@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from perfmodel.calibrate.kernels import Kernels, kernels_of
+from perfmodel.calibrate.links import LINK, with_links
 from perfmodel.calibrate.records import Records, Rows
+from perfmodel.catalog.gpus import Overrides
 from perfmodel.cost import (
     attention,
     collective,
@@ -25,6 +28,8 @@ from perfmodel.cost.machine import Rates
 from perfmodel.cost.versions import LAW_VERSIONS
 from perfmodel.spec.hardware import Device
 
+USUAL_HOST = Overrides()
+
 FloatArray = NDArray[np.float64]
 Factors = Mapping[str, FloatArray]
 Predict = Callable[[Mapping[str, float], Rates, Rows, Factors], FloatArray]
@@ -38,7 +43,7 @@ class FitLaw:
         name: ``gemm/bf16``...
         parameters: what is searched.
         rows: good rows of the records.
-        factors: (kernel, factor) pairs that are free beside the parameters.
+        kernels: of the rows; their factors are free beside the parameters.
         predict: seconds of rows from parameter values and kernel factors.
         work: what the size of a row is (FLOP or bytes).
         dims: columns whose range is kept with the fit.
@@ -48,7 +53,7 @@ class FitLaw:
     name: str
     parameters: tuple[Parameter, ...]
     rows: Rows
-    factors: tuple[tuple[str, str], ...]
+    kernels: Kernels
     predict: Predict
     work: FloatArray
     dims: tuple[str, ...]
@@ -58,6 +63,11 @@ class FitLaw:
     def kind(self) -> str:
         """``gemm``, ``attention``..."""
         return self.name.split("/")[0]
+
+    def take(self, keep: NDArray[np.bool_]) -> FitLaw:
+        """The law of some of its rows."""
+        rows, work = self.rows.take(keep), self.work[keep]
+        return replace(self, rows=rows, work=work, kernels=kernels_of(rows, work))
 
     @property
     def batched(self) -> bool:
@@ -116,7 +126,7 @@ def _collective(
             str(op),
             rows["message_bytes"][here],
             rows["num_ranks"][here],
-            rates.link_bytes_per_s * kernel["rate"][..., here],
+            rows[LINK][here] * kernel["rate"][..., here],
             in_switch=rates.in_switch_reduce,
             far=rows["num_ranks"][here] > rates.host_ranks,
         )
@@ -224,37 +234,6 @@ DERIVED = ("broadcast", "p2p")
 
 MEASURED_LAW = {op: law for op, law in collective.LAW_OF.items() if op not in DERIVED}
 
-FACTORS = ("rate", "exp_rate")
-
-FEWEST_KERNEL_ROWS = 4
-"""A kernel with fewer rows gets no factor: it would hold their noise, and the fastest is taken."""
-
-
-def kernel_names(rows: Rows) -> tuple[str, ...]:
-    """Kernels of a law, most rows first (the reference), then by name."""
-    names, counts = np.unique(rows.text("kernel"), return_counts=True)
-    return tuple(str(names[i]) for i in np.lexsort((names, -counts)))
-
-
-def kernel_factors(rows: Rows) -> tuple[tuple[str, str], ...]:
-    """Free factors: the rate of each kernel but the reference that has rows enough.
-
-    For attention also the speed of its exponentials, if it was measured at several head widths
-    (else the two are one).
-    """
-    factors: list[tuple[str, str]] = []
-    names, counts = np.unique(rows.text("kernel"), return_counts=True)
-    few = set(names[counts < FEWEST_KERNEL_ROWS].tolist())
-    for name in kernel_names(rows)[1:]:
-        if name in few:
-            continue
-        factors.append((name, "rate"))
-        if "head_dim" in rows.columns:
-            widths = rows.columns["head_dim"][rows.text("kernel") == name]
-            if len(np.unique(widths)) > 1:
-                factors.append((name, "exp_rate"))
-    return tuple(factors)
-
 
 def law_names(kind: str, rows: Rows) -> NDArray[np.str_]:
     """Law of each row; an unknown or derived collective has none (empty name)."""
@@ -273,12 +252,16 @@ def _parameters(kind: str, name: str) -> tuple[Parameter, ...]:
     return protocols.parameters_of(name) if kind == "collective" else KINDS[kind].parameters
 
 
-def fit_laws(records: Records, only: tuple[str, ...] = ()) -> list[FitLaw]:
+def fit_laws(
+    records: Records, device: Device, only: tuple[str, ...] = (), host: Overrides = USUAL_HOST
+) -> list[FitLaw]:
     """The laws that `records` can fit, in a fixed order.
 
     Args:
         records: good rows.
+        device: that they were measured on.
         only: law names or kinds to keep; empty keeps all.
+        host: where its host differs from the usual one: peer access, sockets.
     """
     laws: list[FitLaw] = []
     for kind, rows in sorted(records.ops.items()):
@@ -290,30 +273,25 @@ def fit_laws(records: Records, only: tuple[str, ...] = ()) -> list[FitLaw]:
             if only and name not in only and kind not in only:
                 continue
             part = rows.take(names == name)
+            if kind == "collective":
+                part = with_links(part, device, host)
             parameters = _parameters(kind, name)
             key = tuple(c for c in (spec.by, *spec.dims, "causal") if c in part.columns)
-            laws.append(
-                FitLaw(
-                    name,
-                    parameters,
-                    part,
-                    kernel_factors(part),
-                    spec.predict,
-                    spec.work(part),
-                    spec.dims,
-                    key,
-                )
-            )
+            work = spec.work(part)
+            kernels = kernels_of(part, work)
+            laws.append(FitLaw(name, parameters, part, kernels, spec.predict, work, spec.dims, key))
     return laws
 
 
-def with_known(law: FitLaw, device: Device) -> FitLaw:
+def with_known(law: FitLaw, device: Device, host: Overrides = USUAL_HOST) -> FitLaw:
     """`law` without the search for what the library of `device` states.
 
     Over NVLink that is where NCCL changes the protocol of its rings: few rows lie beside the
     change, so a fit that may move it puts unseen ones on its wrong side.
     """
-    if law.name != "collective/ring" or not device.link.kind.startswith("NVLink"):
+    peers = device.link.p2p if host.p2p is None else host.p2p
+    over_nvlink = peers and device.link.kind.startswith("NVLink")
+    if law.name != "collective/ring" or not over_nvlink:
         return law
     known = {"switch_s": protocols.SWITCH_S}
     return replace(

@@ -185,9 +185,10 @@ def read_records(sources: Iterable[Path]) -> Records:
         records.ops[op] = _columns(op, entries, records)
     if not records.ops:
         names = ", ".join(str(source) for source in sources)
+        read = ", ".join(file.path.name for file in records.files)
         message = (
-            f"{names}: nothing usable was found in {records.seen} rows; "
-            "measure: perfmodel bench --out DIR"
+            f"{names}: nothing usable was found in {records.seen} rows"
+            f"{f' of {read}' * bool(read)}; measure: perfmodel bench --out DIR"
         )
         empty = _refusal("records-empty", message, names)
         raise BadInput(*records.problems[:MOST_SHOWN], empty)
@@ -280,6 +281,8 @@ def _row(op: str, raw: dict[str, str | None]) -> tuple[dict[str, object], str]:
         value = _whole(text)
         if value is None:
             return row, f'{name}="{text}" is not a positive whole number'
+        if name == "num_ranks" and value == 1:
+            return row, "num_ranks=1: a group has at least 2 ranks"
         row[name] = value
     latency = _real((raw.get("latency_us") or "").strip())
     if latency is None:

@@ -10,21 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.calibrate.checks import (
+    NoFit,
     check_fit,
-    check_rows,
     far_off,
     other_devices,
-    possible,
     rate_fracs,
     slow_groups,
+    usable,
 )
 from perfmodel.calibrate.exclude import exclude
 from perfmodel.calibrate.explore import Options
-from perfmodel.calibrate.laws_fit import FitLaw, fit_laws, with_known
+from perfmodel.calibrate.laws_fit import USUAL_HOST, FitLaw, fit_laws, with_known
 from perfmodel.calibrate.metrics import by_kernel, error_summary, grouped, size_classes
 from perfmodel.calibrate.records import Records, Rows, read_records
 from perfmodel.calibrate.split import SALT, held_out, top_work
 from perfmodel.calibrate.study import Found, Objective, search
+from perfmodel.catalog.gpus import Overrides
 from perfmodel.cost.machine import Rates
 from perfmodel.errors import BadInput, Problem
 from perfmodel.spec.hardware import Device
@@ -58,7 +59,10 @@ class FittedLaw:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """All laws of a device from one set of records, less the rows that `excluded` names."""
+    """All laws of a device from one set of records, less the rows that `excluded` names.
+
+    `host` says where the host differs from the usual one of the device.
+    """
 
     device: Device
     records: Records
@@ -67,6 +71,7 @@ class Calibration:
     options: Options
     salt: str
     excluded: tuple[str, ...] = ()
+    host: Overrides = USUAL_HOST
 
 
 def calibrate(
@@ -76,11 +81,23 @@ def calibrate(
     *,
     only: tuple[str, ...] = (),
     excluded: tuple[str, ...] = (),
+    host: Overrides = USUAL_HOST,
     salt: str = SALT,
     extrapolation: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
     """Fit every law that the records of `sources` allow.
+
+    Args:
+        sources: folders and files.
+        device: that they were measured on.
+        options: of the studies.
+        only: laws or kinds of laws; empty fits all.
+        excluded: rows to leave out (`perfmodel.calibrate.exclude`).
+        host: where the host differs from the usual one: peer access, sockets.
+        salt: of the split.
+        extrapolation: fit once more without the top tenth of work.
+        progress: is told the law that is next.
 
     Raises:
         BadInput: no usable records, or no law left after the checks.
@@ -96,24 +113,29 @@ def calibrate(
     records.problems += other_devices(records, device)
     laws: list[FittedLaw] = []
     refused: list[Problem] = []
-    for law in _asked(records, only):
+    for law in _asked(records, device, only, host):
         try:
-            laws.append(_checked(law, device, records, options, salt, extrapolation, progress))
-        except _NoFit as error:
+            law, left_out = usable(with_known(law, device, host), rates, records)
+            records.problems += left_out
+            progress(law.name)
+            laws.append(_checked(law, device, records, options, salt, extrapolation))
+        except NoFit as error:
             refused.append(error.problem)
     if not laws:
         nothing = Problem("fit-empty", "no law can be fitted to these records", field="--records")
         raise BadInput(*records.problems, *refused, nothing)
-    return Calibration(device, records, tuple(laws), tuple(refused), options, salt, excluded)
+    return Calibration(device, records, tuple(laws), tuple(refused), options, salt, excluded, host)
 
 
-def _asked(records: Records, only: tuple[str, ...]) -> list[FitLaw]:
+def _asked(
+    records: Records, device: Device, only: tuple[str, ...], host: Overrides
+) -> list[FitLaw]:
     """The laws of the records that are asked for.
 
     Raises:
         BadInput: asked for by a name that no row has.
     """
-    laws = fit_laws(records)
+    laws = fit_laws(records, device, host=host)
     names = {name: {law.name for law in laws if name in (law.name, law.kind)} for name in only}
     unknown = [name for name, found in names.items() if not found]
     if unknown:
@@ -123,14 +145,6 @@ def _asked(records: Records, only: tuple[str, ...]) -> list[FitLaw]:
     return [law for law in laws if not only or any(law.name in found for found in names.values())]
 
 
-class _NoFit(Exception):
-    """A law that is not fitted; the others are."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.message)
-        self.problem = problem
-
-
 def _checked(
     law: FitLaw,
     device: Device,
@@ -138,23 +152,13 @@ def _checked(
     options: Options,
     salt: str,
     extrapolation: bool,
-    progress: Callable[[str], None],
 ) -> FittedLaw:
-    """One law between the checks of its rows and of its fit."""
+    """One law, fitted and checked."""
     rates = Rates.of(device)
-    if (problem := check_rows(law, rates, records)) is not None:
-        raise _NoFit(problem)
-    progress(law.name)
-    law, slips = possible(with_known(law, device), rates, records)
-    records.problems += slips
-    if slips and (problem := check_rows(law, rates, records)) is not None:
-        raise _NoFit(problem)
     fitted = _fit(law, rates, records, options, salt, device.id)
     if extrapolation:
         fitted = _with_extrapolation(fitted, rates, options, device.id)
-    problem = check_fit(law, float(str(fitted.train["median_ape"])), records)
-    if problem is not None:
-        raise _NoFit(problem)
+    check_fit(law, float(str(fitted.train["median_ape"])), records)
     every = np.arange(len(law.rows))
     records.problems += far_off(law, predict(law, rates, fitted.found, every), records)
     return fitted

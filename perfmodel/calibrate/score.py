@@ -14,7 +14,8 @@ from perfmodel.calibrate.checks import far_off, no_peak, other_devices
 from perfmodel.calibrate.laws_fit import KINDS, FitLaw, fit_laws
 from perfmodel.calibrate.metrics import error_summary, grouped, size_classes
 from perfmodel.calibrate.records import MOST_SHOWN, Records, read_records
-from perfmodel.catalog import load_fit
+from perfmodel.catalog import Overrides, load_fit
+from perfmodel.cost.fitcheck import host_of
 from perfmodel.cost.fits import Law, load_laws, values_of
 from perfmodel.cost.machine import Rates
 from perfmodel.errors import MissingData, Problem
@@ -54,14 +55,16 @@ def validate_microbench(
         MissingData: rows, but none that a law predicts.
     """
     records = read_records(sources)
+    fit = fit or load_fit(device.id)
     laws, _ = load_laws(device.id, device.family, fit)
     rates = Rates.of(device)
-    warned = other_devices(records, device) + _not_unseen(records, fit or load_fit(device.id))
+    host = Overrides(**(host_of(fit) if fit else {}))
+    warned = other_devices(records, device) + _not_unseen(records, fit)
     scored, skipped = [], [{"id": p.rule_id, "reason": p.message} for p in records.problems]
     for kind in sorted(set(records.ops) - set(KINDS)):
         reason = f"{kind}: {len(records.ops[kind])} rows, and no law predicts them"
         skipped.append({"id": kind, "reason": reason})
-    for law in fit_laws(records):
+    for law in fit_laws(records, device, host=host):
         if (missing := no_peak(law, rates)) is not None:
             skipped.append({"id": law.name, "reason": f"{law.name}: {missing}"})
             continue

@@ -25,7 +25,8 @@ from perfmodel.calibrate.explore import (
     run_study,
     to_unit,
 )
-from perfmodel.calibrate.laws_fit import FACTORS, FitLaw, kernel_names
+from perfmodel.calibrate.kernels import FACTOR_HIGH, FACTOR_LOW, FACTORS, Kernels
+from perfmodel.calibrate.laws_fit import FitLaw
 from perfmodel.cost.fits import Parameter
 from perfmodel.cost.machine import Rates
 
@@ -55,8 +56,6 @@ row, nothing in a table of thousands, a stay in tables of dozens."""
 
 FEW_ROWS, MOST_STARTS = 1200, 12
 
-KERNEL_LOW, KERNEL_HIGH = 0.25, 4.0
-
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -74,23 +73,24 @@ class Space:
     """Parameters and kernel factors as one vector in the unit cube."""
 
     parameters: tuple[Parameter, ...]
-    kernels: tuple[str, ...]
-    factors: tuple[tuple[str, str], ...]
+    kernels: Kernels
 
     def bounds(self) -> list[Parameter]:
         """A `Parameter` for every coordinate."""
-        extra = [
-            Parameter(f"{factor}[{name}]", 1.0, KERNEL_LOW, KERNEL_HIGH, "kernel", log=True)
-            for name, factor in self.factors
-        ]
-        return [*self.parameters, *extra]
+        factors = (self._factor(name, factor) for name, factor in self.kernels.factors)
+        return [*self.parameters, *factors]
+
+    def _factor(self, kernel: str, factor: str) -> Parameter:
+        usual = self.kernels.usual.get(kernel, 1.0)
+        low, high = usual * FACTOR_LOW, usual * FACTOR_HIGH
+        return Parameter(f"{factor}[{kernel}]", usual, low, high, "kernel", log=True)
 
     def decode(self, unit: FloatArray) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
         """Values and kernel factors of a point of the unit cube."""
         values = {p.name: from_unit(p, float(x)) for p, x in zip(self.bounds(), unit, strict=True)}
         kernels = {
             name: {factor: values.pop(f"{factor}[{name}]", 1.0) for factor in FACTORS}
-            for name in self.kernels
+            for name in self.kernels.names
         }
         return values, kernels
 
@@ -112,8 +112,9 @@ class Objective:
         self.law, self.rates = law, rates
         self.rows = law.rows.take(index)
         self.measured = self.rows["latency_s"]
-        self.space = Space(law.parameters, kernel_names(law.rows), law.factors)
-        names = np.asarray(self.space.kernels)
+        self.space = Space(law.parameters, law.kernels)
+        self.names = law.kernels.names
+        names = np.asarray(self.names)
         order = np.argsort(names)
         position = np.searchsorted(names[order], self.rows.text("kernel"))
         self.default = self.space.encode({}, {})
@@ -124,7 +125,7 @@ class Objective:
         """``log(predicted / measured)`` of each row."""
         values, kernels = self.space.decode(unit)
         factors = {
-            factor: np.array([kernels[name][factor] for name in self.space.kernels])[self.kernel_of]
+            factor: np.array([kernels[name][factor] for name in self.names])[self.kernel_of]
             for factor in FACTORS
         }
         predicted = self.law.predict(values, self.rates, self.rows, factors)
@@ -147,7 +148,7 @@ class Objective:
         }
         values.update({p.name: decoded[0][0][p.name] for p in self.law.parameters if p.grid})
         factors = {
-            factor: np.array([[k[name][factor] for name in self.space.kernels] for _, k in decoded])
+            factor: np.array([[k[name][factor] for name in self.names] for _, k in decoded])
             for factor in FACTORS
         }
         rows = {factor: found[:, self.kernel_of] for factor, found in factors.items()}

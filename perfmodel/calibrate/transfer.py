@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from perfmodel.calibrate.explore import Options
-from perfmodel.calibrate.laws_fit import FACTORS, FitLaw, fit_laws
+from perfmodel.calibrate.kernels import FACTORS
+from perfmodel.calibrate.laws_fit import FitLaw, fit_laws
 from perfmodel.calibrate.metrics import error_summary
 from perfmodel.calibrate.records import Records, Rows, read_records
 from perfmodel.calibrate.study import Found, search
@@ -44,7 +45,7 @@ def transfer_error(
     if rows is None or not target.any() or not causal.any():
         raise BadInput(Problem("transfer", f"the records hold no full and causal heads of {WIDTH}"))
     seen = Records(ops={"attention": rows.take(causal)})
-    (law,) = fit_laws(seen)
+    (law,) = fit_laws(seen, device)
     rates = Rates.of(device)
     found = search(law, rates, np.arange(len(law.rows)), options or Options(), "transfer")
     full = rows.take(target)

@@ -20,7 +20,7 @@ Paths = list[Path] | None
 Texts = list[str] | None
 LAW_TRIALS = 60
 RUN_TRIALS = 12
-ONLY_LAWS = ("device", "laws", "prior", "extrapolation", "excluded")
+ONLY_LAWS = ("device", "laws", "prior", "extrapolation", "excluded", "no_p2p", "sockets")
 """Arguments that mean nothing for whole runs."""
 
 RecordsFlag = Annotated[
@@ -86,6 +86,18 @@ ExcludeFlag = Annotated[
     Texts,
     typer.Option("--exclude", help="rows to leave out: collective:num_ranks=4,8; repeatable"),
 ]
+NoPeersFlag = Annotated[
+    bool,
+    typer.Option(
+        "--no-p2p", help="the collectives went through host memory: no peer access; kept in the fit"
+    ),
+]
+SocketsFlag = Annotated[
+    int | None,
+    typer.Option(
+        "--sockets", min=1, max=16, help="CPUs of the host of the collectives; kept in the fit"
+    ),
+]
 SeedFlag = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="of the study")]
 
 
@@ -105,6 +117,8 @@ def command(
     prior: PriorFlag = None,
     extrapolation: ExtrapolationFlag = False,
     excluded: ExcludeFlag = None,
+    no_p2p: NoPeersFlag = False,
+    sockets: SocketsFlag = None,
     seed: SeedFlag = 20260901,
 ) -> None:
     """Fit cost laws to RECORDS of a device, or engine terms to measured whole RUNS."""
@@ -138,13 +152,17 @@ def _check(given: dict[str, Any]) -> None:
         found.append(Problem("usage", "--engine goes with --runs", field="--engine"))
     elif given["runs"]:
         found += [
-            Problem("usage", f"--{name} goes with --records", field=f"--{name}")
-            for name in (key.replace("excluded", "exclude") for key in ONLY_LAWS if given[key])
+            Problem("usage", f"{name} goes with --records", field=name)
+            for name in (_flag(key) for key in ONLY_LAWS if given[key])
         ]
     if given["sampler"] not in ("tpe", "cmaes"):
         found.append(_choice("--sampler", given["sampler"], ("tpe", "cmaes")))
     if found:
         raise BadInput(*found)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('excluded', 'exclude').replace('_', '-')}"
 
 
 def _options(given: dict[str, Any], trials: int, storage: str) -> Any:
@@ -168,6 +186,7 @@ def _fit_device(given: dict[str, Any]) -> None:
     """Fit the laws of a device and write them."""
     from perfmodel.calibrate.fitfile import check_writable, read_older
     from perfmodel.calibrate.run import calibrate
+    from perfmodel.catalog import Overrides
 
     hardware = read_hardware(given["device"])
     if given["prior"] is not None:
@@ -184,6 +203,7 @@ def _fit_device(given: dict[str, Any]) -> None:
         _options(given, LAW_TRIALS, str(study)),
         only=only,
         excluded=tuple(given["excluded"] or ()),
+        host=Overrides(p2p=False if given["no_p2p"] else None, sockets=given["sockets"]),
         extrapolation=given["extrapolation"],
         progress=lambda name: typer.echo(f"fitting {name}", err=True),
     )

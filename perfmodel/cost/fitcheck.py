@@ -80,6 +80,39 @@ def device_problem(path: Path, fit: Mapping[str, Any], asked: str) -> Problem | 
     return Problem("fit-device", message, "--fit", own, (asked,), severity=severity)
 
 
+def host_facts(p2p: bool | None, sockets: int | None) -> dict[str, bool | int]:
+    """What a fit of collectives keeps of the host it was measured on; empty for the usual one."""
+    facts = {"p2p": p2p, "sockets": sockets}
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def host_of(fit: Mapping[str, Any]) -> dict[str, Any]:
+    """The host facts of the collective laws of a fit."""
+    facts: dict[str, Any] = {}
+    for name, entry in fit["laws"].items():
+        if name.startswith("collective/"):
+            facts |= entry.get("host", {})
+    return facts
+
+
+def host_problem(fit: Mapping[str, Any], p2p: bool, sockets: int) -> Problem | None:
+    """A warning where collectives were measured on another host than the one asked for.
+
+    Their law holds shares of the link that they crossed there.
+    """
+    asked = {"p2p": p2p, "sockets": sockets}
+    differ = {name: value for name, value in host_of(fit).items() if value != asked[name]}
+    if not differ:
+        return None
+    flags = {"p2p": "--no-p2p", "sockets": f"--sockets {differ.get('sockets')}"}
+    given = " ".join(flags[name] for name in differ)
+    message = (
+        f"the collectives of fit {fit['fit_id']} were measured with {given}; they are right on "
+        f"such a host only: add {given}, or calibrate collectives on this one"
+    )
+    return Problem("fit-host", message, "--fit", given, severity="warning")
+
+
 def problems_of(data: object, path: Path) -> Iterator[Problem]:
     """Everything that is wrong with a fit document."""
     if not isinstance(data, dict):
@@ -127,6 +160,7 @@ def _law(path: Path, name: str, entry: object) -> Iterator[Problem]:
                 what = f"{_shown(pair)}; [smallest, largest] is needed"
                 yield _problem(path, f"{where}.range.{dim}", what)
     yield from _kernels(path, where, entry.get("kernels", {}))
+    yield from _host(path, where, entry.get("host", {}))
 
 
 def _parameters(path: Path, law: str, stored: Mapping[str, Any]) -> Iterator[Problem]:
@@ -180,6 +214,14 @@ def _kernels(path: Path, law: str, kernels: object) -> Iterator[Problem]:
         if not isinstance(widths, list) or not all(_whole(width) for width in widths):
             what = f"{_shown(widths)}; a list of whole numbers is needed"
             yield _problem(path, f"{where}.{name}.head_dims", what)
+
+
+def _host(path: Path, law: str, host: object) -> Iterator[Problem]:
+    sockets = host.get("sockets", 1) if isinstance(host, dict) else 0
+    peers = host.get("p2p", True) if isinstance(host, dict) else None
+    if not _whole(sockets) or not isinstance(peers, bool):
+        what = f"{_shown(host)}; p2p (true or false) and sockets (a whole number) may be given"
+        yield _problem(path, f"{law}.host", what)
 
 
 def parameters_of(law: str) -> tuple[Parameter, ...]:
