@@ -61,6 +61,48 @@ def refusal(
     )
 
 
+def option_refusal(
+    rule_id: str,
+    flag: str,
+    given: str,
+    clash: str,
+    legal_values: tuple[str, ...],
+    instead: str,
+    where: str = "",
+) -> Problem:
+    """The line of a refused choice: what was given, the clash, what is legal, what to type.
+
+    `where`: ``here``, if the legal choices are those of this device or version.
+    """
+    typed = f"{flag} {instead}"
+    legal_words = f"legal {where}".rstrip()
+    return Problem(
+        rule_id,
+        f"{flag} {given} {clash}; {legal_words}: {words(legal_values)}; try {typed}",
+        field=flag,
+        value=given,
+        legal_values=legal_values,
+        suggestions=(typed,),
+    )
+
+
+def model_refusal(ctx: Context, clash: str) -> Problem:
+    """The line of a model that the engine does not have, and the engines that do."""
+    from perfmodel.engines import engines_with
+
+    others = engines_with(ctx.model_id)
+    have = f"; engines that have it: {', '.join(others)}" if others else ""
+    move = f"--engine {others[0]}" if others else "perfmodel models list"
+    return Problem(
+        "model-not-in-engine",
+        f"{ctx.model} {clash}{have}; try {move}",
+        field="--model",
+        value=ctx.model_id,
+        legal_values=others,
+        suggestions=(move,),
+    )
+
+
 @lru_cache(maxsize=256)
 def nearest_legal(ctx: Context, config: ParallelConfig) -> ParallelConfig | None:
     """The legal configuration closest to `config`, on as many devices where that divides them.

@@ -8,7 +8,14 @@ from difflib import get_close_matches
 import numpy as np
 
 from perfmodel.engines.base import BoolColumn, Context, Rule, mask
-from perfmodel.engines.nearest import divisors, parallel_text, refusal, words
+from perfmodel.engines.nearest import (
+    divisors,
+    model_refusal,
+    option_refusal,
+    parallel_text,
+    refusal,
+    words,
+)
 from perfmodel.engines.vllm_omni.rules_mesh import MESH_RULES
 from perfmodel.engines.vllm_omni.rules_options import OPTION_RULES
 from perfmodel.engines.vllm_omni.rules_sequence import SEQUENCE_RULES
@@ -42,19 +49,7 @@ def _model(ctx: Context, layouts: Layouts) -> BoolColumn:
 
 
 def _model_problem(ctx: Context, config: ParallelConfig) -> Problem:
-    from perfmodel.engines import engines_with
-
-    others = engines_with(ctx.model_id)
-    have = f"; engines that have it: {', '.join(others)}" if others else ""
-    move = f"--engine {others[0]}" if others else "perfmodel models list"
-    return Problem(
-        "model-not-in-engine",
-        f"{ctx.model} has no pipeline in {named(ctx)}{have}; try {move}",
-        field="--model",
-        value=ctx.model_id,
-        legal_values=others,
-        suggestions=(move,),
-    )
+    return model_refusal(ctx, f"has no pipeline in {named(ctx)}")
 
 
 def _device(ctx: Context, layouts: Layouts) -> BoolColumn:
@@ -77,15 +72,8 @@ def _offload(ctx: Context, layouts: Layouts) -> BoolColumn:
 
 def _offload_problem(ctx: Context, config: ParallelConfig) -> Problem:
     given, modes = ctx.behaviour.options.offload, ctx.behaviour.offload_modes
-    return Problem(
-        "offload-mode",
-        f"--offload {given} does not exist for {ctx.model} in {named(ctx)}; legal: {words(modes)}; "
-        f"try --offload {modes[-1]}",
-        field="--offload",
-        value=given,
-        legal_values=modes,
-        suggestions=(f"--offload {modes[-1]}",),
-    )
+    clash = f"does not exist for {ctx.model} in {named(ctx)}"
+    return option_refusal("offload-mode", "--offload", given, clash, modes, modes[-1])
 
 
 def _attention(ctx: Context, layouts: Layouts) -> BoolColumn:
@@ -97,15 +85,8 @@ def _attention(ctx: Context, layouts: Layouts) -> BoolColumn:
 def _attention_problem(ctx: Context, config: ParallelConfig) -> Problem:
     given, have = ctx.behaviour.attention_backend, ctx.behaviour.attention_available
     near = get_close_matches(given, have, n=1, cutoff=0.3) or list(have[:1])
-    return Problem(
-        "attention-backend",
-        f"--attention {given} is no backend of {named(ctx)} on {ctx.device or ctx.device_family}; "
-        f"legal here: {words(have)}; try --attention {near[0]}",
-        field="--attention",
-        value=given,
-        legal_values=have,
-        suggestions=(f"--attention {near[0]}",),
-    )
+    clash = f"is no backend of {named(ctx)} on {ctx.device or ctx.device_family}"
+    return option_refusal("attention-backend", "--attention", given, clash, have, near[0], "here")
 
 
 def _shared(ctx: Context, layouts: Layouts) -> BoolColumn:

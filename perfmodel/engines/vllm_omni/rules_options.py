@@ -7,7 +7,7 @@ from difflib import get_close_matches
 import numpy as np
 
 from perfmodel.engines.base import BoolColumn, Context, Rule, mask
-from perfmodel.engines.nearest import divisors, refusal, words
+from perfmodel.engines.nearest import divisors, model_refusal, option_refusal, refusal, words
 from perfmodel.engines.vllm_omni.attention import BACKENDS, SPARSE_BACKENDS
 from perfmodel.engines.vllm_omni.versions import label_of, lacks, of_label
 from perfmodel.errors import Problem
@@ -30,20 +30,11 @@ def _model(ctx: Context, layouts: Layouts) -> BoolColumn:
 
 
 def _model_problem(ctx: Context, config: ParallelConfig) -> Problem:
-    from perfmodel.engines import engines_with
-
-    others = engines_with(ctx.model_id)
-    have = f"; engines that have it: {', '.join(others)}" if others else ""
-    move = f"--engine {others[0]}" if others else "perfmodel models list"
-    return Problem(
-        "model-not-in-engine",
-        f"{ctx.model} has no pipeline of its own in vllm-omni {ctx.behaviour.version}: 0 of its "
-        "parallel axes exist there (--diffusion-load-format diffusers serves it on one GPU, which "
-        f"is not modelled){have}; try {move}",
-        field="--model",
-        value=ctx.model_id,
-        legal_values=others,
-        suggestions=(move,),
+    return model_refusal(
+        ctx,
+        f"has no pipeline of its own in vllm-omni {ctx.behaviour.version}: 0 of its parallel axes "
+        "exist there (--diffusion-load-format diffusers serves it on one GPU, which is not "
+        "modelled)",
     )
 
 
@@ -91,15 +82,8 @@ def _weight_only(ctx: Context, layouts: Layouts) -> BoolColumn:
 def _weight_only_problem(ctx: Context, config: ParallelConfig) -> Problem:
     behaviour = ctx.behaviour
     dtype, have = behaviour.options.dtype, ("bf16", *behaviour.weight_only)
-    return Problem(
-        "weight-only",
-        f"--dtype {dtype} stores weights as {behaviour.engine} {behaviour.version} does not; "
-        f"legal: {words(have)}; try --dtype {have[-1]}",
-        field="--dtype",
-        value=dtype,
-        legal_values=have,
-        suggestions=(f"--dtype {have[-1]}",),
-    )
+    clash = f"stores weights as {behaviour.engine} {behaviour.version} does not"
+    return option_refusal("weight-only", "--dtype", dtype, clash, have, have[-1])
 
 
 def _attention(ctx: Context, layouts: Layouts) -> BoolColumn:
@@ -123,14 +107,7 @@ def _attention_problem(ctx: Context, config: ParallelConfig) -> Problem:
     given, have = ctx.behaviour.attention_backend, ctx.behaviour.attention_available
     near = get_close_matches(given, have, n=1, cutoff=0.3) or list(have[:1])
     clash = _attention_clash(ctx, given)
-    return Problem(
-        "attention-backend",
-        f"--attention {given} {clash}; legal here: {words(have)}; try --attention {near[0]}",
-        field="--attention",
-        value=given,
-        legal_values=have,
-        suggestions=(f"--attention {near[0]}",),
-    )
+    return option_refusal("attention-backend", "--attention", given, clash, have, near[0], "here")
 
 
 def _sparse(ctx: Context, layouts: Layouts) -> BoolColumn:
@@ -172,14 +149,7 @@ def _offload_problem(ctx: Context, config: ParallelConfig) -> Problem:
     if given == "layerwise-gather":
         clash = f"began with 0.26, this is vllm-omni {ctx.behaviour.version}"
         instead = "layerwise"
-    return Problem(
-        "offload-mode",
-        f"--offload {given} {clash}; legal: {words(modes)}; try --offload {instead}",
-        field="--offload",
-        value=given,
-        legal_values=modes,
-        suggestions=(f"--offload {instead}",),
-    )
+    return option_refusal("offload-mode", "--offload", given, clash, modes, instead)
 
 
 def _limits(ctx: Context, layouts: Layouts) -> BoolColumn:
