@@ -7,7 +7,7 @@ a machine described by its cables is solved on its graph (`perfmodel.topology_gr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Literal
 
@@ -141,6 +141,17 @@ class Topology:
         return Path(tier, rate)
 
     @property
+    def usual(self) -> bool:
+        """Nothing was said of the links, CPUs and peer access of its hosts."""
+        system = self.system
+        said = system.links or "sockets" in system.changed or "sockets" in system.named
+        return not said and system.p2p == system.device.link.p2p
+
+    def without_sockets(self) -> Topology:
+        """The same with all devices of a host below one CPU."""
+        return replace(self, system=replace(self.system, sockets=1))
+
+    @property
     def copies(self) -> int:
         """Copies of a message inside a host: through host memory it is two."""
         return 1 if self.system.p2p else STAGED_COPIES
@@ -209,6 +220,20 @@ class Topology:
         # Without peer access the network port is fed from host memory as well.
         limited = (inside > 1) | (not self.system.p2p)
         return np.asarray(np.where(limited, np.minimum(rate, within), rate), np.float64)
+
+
+def full_host(device: Device) -> Topology:
+    """The links of one full host of the catalogue, its CPUs left out."""
+    count = device.node_size
+    system = System(
+        device=device,
+        num_gpus=count,
+        nodes=1,
+        gpus_per_node=count,
+        usable_bytes=device.usable_bytes,
+        p2p=device.link.p2p,
+    )
+    return Topology.of(system)
 
 
 def link_rate(device: Device) -> float:

@@ -44,13 +44,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.cost.fits import Law, values_of
-from perfmodel.cost.machine import Machine, Rates
+from perfmodel.cost.machine import Machine, Rates, TopologyLike
 from perfmodel.cost.protocols import OWN_PARAMETERS, parameters_of, passes_of, switch_sizes
 from perfmodel.cost.result import (
     LATENCY,
@@ -62,7 +61,9 @@ from perfmodel.cost.result import (
     outside,
     p_max,
 )
+from perfmodel.cost.seen import SEEN_BYTES, figures, seen_ratio
 from perfmodel.ops import Collective
+from perfmodel.topology import Pattern, Topology, full_host
 from perfmodel.units import KIB
 
 LAW_OF = {
@@ -76,7 +77,7 @@ LAW_OF = {
 """Law of each operation; broadcast and p2p are derived."""
 
 NETWORK_TIER = 3
-PATTERNS: dict[str, Literal["pairwise", "next"]] = {"all_to_all": "pairwise", "p2p": "next"}
+PATTERNS: dict[str, Pattern] = {"all_to_all": "pairwise", "p2p": "next"}
 """Who talks to whom (`perfmodel.topology`); the others form rings."""
 
 
@@ -243,30 +244,34 @@ def roof_s(
 def cost_collective(op: Collective, machine: Machine) -> Costed:
     """Cost of one collective on the links that its groups cross."""
     ranks = np.maximum(np.asarray(op.ranks, np.int64), 1)
-    path = machine.topology.path(ranks, op.stride, op.groups, PATTERNS.get(op.op, "ring"))
-    tier, rate = np.asarray(path.tier), np.asarray(path.bytes_per_s_per_direction, float)
     law_name = LAW_OF[op.op]
     law = machine.laws.get(law_name)
+    tier, rate, held_rate = _paths(machine, op, law, ranks)
     network_s, seen = machine.term("network_latency_s", 1.5e-5), _measured_far(machine, law)
 
     def evaluate(
-        size: FloatArray, n: FloatArray, at: FloatArray, link: FloatArray
+        size: FloatArray, n: FloatArray, at: FloatArray, link: FloatArray, held_link: FloatArray
     ) -> tuple[FloatArray, ...]:
         size, n = as_float(size), as_float(n)
-        link = np.where(n > 1, np.where(link > 0, link, np.inf), 1.0)
+        link, most = (
+            np.where(n > 1, np.where(rate > 0, rate, np.inf), 1.0)
+            for rate in (held_link, np.maximum(link, held_link))
+        )
         outer = (at >= NETWORK_TIER) & (n > 1)
         far = outer & (op.op != "p2p") & seen
         time = _evaluate(machine, op.op, law, size, n, link, far)
         held = far & (n > machine.rates.host_ranks)
         hops = np.where(far | (op.op == "p2p"), 1.0, np.log2(n))
         time = time + np.where(outer & ~held, network_s * hops, 0.0)
-        roof = roof_s(machine.rates, op.op, size, n, link)
+        roof = roof_s(machine.rates, op.op, size, n, most)
         runs = (n > 1) & (size > 0)
         time = np.maximum(time, roof) * runs
         return time, roof * runs, np.where(roof > 0.4 * time, LINK, LATENCY)
 
     size = as_float(op.full_bytes)
-    time, roof, code = on_distinct(evaluate, {"size": size, "n": ranks, "at": tier, "link": rate})
+    time, roof, code = on_distinct(
+        evaluate, {"size": size, "n": ranks, "at": tier, "link": rate, "held_link": held_rate}
+    )
     runs = np.asarray(op.count) > 0
     return Costed(
         time * runs,
@@ -278,6 +283,36 @@ def cost_collective(op: Collective, machine: Machine) -> Costed:
         _outside(law, size, ranks),
         law_name,
     )
+
+
+def _paths(
+    machine: Machine, op: Collective, law: Law | None, ranks: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], FloatArray, FloatArray]:
+    """Tier and rate of the groups, and that rate as the device was measured to use it.
+
+    The last differs only inside usual hosts of a device whose law is lent (`perfmodel.cost.seen`).
+    """
+    topology: TopologyLike = machine.topology
+    lent = law is not None and law.provenance == "prior" and getattr(topology, "usual", False)
+    held = lent and bool(figures(machine.device, op.op))
+    if held and isinstance(topology, Topology):
+        topology = topology.without_sockets()
+    path = topology.path(ranks, op.stride, op.groups, PATTERNS.get(op.op, "ring"))
+    tier, rate = np.asarray(path.tier), np.asarray(path.bytes_per_s_per_direction, float)
+    if not held:
+        return tier, rate, rate
+
+    def lent_bytes_per_s(name: str, counts: FloatArray) -> FloatArray:
+        path = full_host(machine.device).path(
+            counts.astype(np.int64), pattern=PATTERNS.get(name, "ring")
+        )
+        size, near = np.full(counts.shape, SEEN_BYTES), np.zeros(counts.shape, bool)
+        link = as_float(path.bytes_per_s_per_direction)
+        time = _evaluate(machine, name, law, size, counts, link, near)
+        return as_float(wire_factor(name, counts) * size / time)
+
+    ratio = seen_ratio(machine.device, op.op, as_float(ranks), lent_bytes_per_s)
+    return tier, rate, rate * np.where(tier < NETWORK_TIER, ratio, 1.0)
 
 
 def _measured_far(machine: Machine, law: Law | None) -> bool:
