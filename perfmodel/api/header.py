@@ -22,7 +22,7 @@ from perfmodel.report.answer import (
     WorkloadInfo,
 )
 from perfmodel.spec.parallel import ParallelConfig
-from perfmodel.units import GIB
+from perfmodel.units import GIB, PERCENT
 from perfmodel.version import __version__
 
 CALIBRATED_SHARE = 0.9
@@ -147,7 +147,7 @@ def prior_warning(session: Session, share: Mapping[str, float]) -> list[Problem]
         "with --set STAGE=MS"
     )
     message = (
-        f"{prior * 100:.0f} % of the predicted time rests on priors, not on measurements; {fix}"
+        f"{prior * PERCENT:.0f} % of the predicted time rests on priors, not on measurements; {fix}"
     )
     return [Problem("priors", message, value=device, severity="warning")]
 

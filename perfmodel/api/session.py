@@ -15,7 +15,7 @@ from perfmodel.api.caches import with_cache
 from perfmodel.cost.machine import Machine
 from perfmodel.engines.base import Behaviour, Context, Engine, Version
 from perfmodel.errors import MissingData, PerfmodelError, Problem, Refused
-from perfmodel.pipeline.evaluate import Job
+from perfmodel.pipeline.job import Job
 from perfmodel.shapes import Shape
 from perfmodel.spec.hardware import System
 from perfmodel.spec.model import ModelSpec

@@ -8,7 +8,7 @@ from perfmodel.calibrate.cases import Case
 from perfmodel.calibrate.presets import media_case
 from perfmodel.calibrate.shapes import for_ops
 from perfmodel.ops import Ints, Media, Op
-from perfmodel.pipeline.evaluate import Job
+from perfmodel.pipeline.job import Job
 from perfmodel.placement import vae
 from perfmodel.placement.denoise import place_denoise
 from perfmodel.placement.precision import widened

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.engines.base import Residency
+from perfmodel.engines.base import Behaviour
 from perfmodel.memory import vae as vae_model
 from perfmodel.memory.denoise import denoise, text_live
 from perfmodel.memory.residency import Share, encoder_shares, is_separate_encoder, model_terms
@@ -31,52 +30,14 @@ from perfmodel.placement.guidance import together
 from perfmodel.placement.patches import cache_bytes
 from perfmodel.placement.sequence import local_tokens
 from perfmodel.shapes import Shape
+from perfmodel.spec.hardware import System
 from perfmodel.spec.parallel import Layouts
 from perfmodel.spec.workload import Options
 from perfmodel.stages.base import Component, DenoiseWork
+from perfmodel.units import BITS_PER_BYTE
 
 Column = NDArray[np.float64]
 COLUMN_OF = {"text_encoder": "text_encoder", "vae": "vae"}
-
-
-class EngineFacts(Protocol):
-    """The part of ``engines.base.Behaviour`` that memory depends on."""
-
-    @property
-    def engine(self) -> str:
-        """Engine name."""
-
-    @property
-    def date(self) -> str:
-        """ISO date of the behaviour."""
-
-    @property
-    def options(self) -> Options:
-        """Options with the engine's defaults filled in."""
-
-    @property
-    def patch_warmup_steps(self) -> int | None:
-        """Not None: patches follow one another through the stages and keep old keys."""
-
-    @property
-    def residency(self) -> Residency | None:
-        """Where weights are kept by default; None: on the device, as the options say."""
-
-
-class Machine(Protocol):
-    """The part of ``spec.hardware.System`` that memory depends on."""
-
-    @property
-    def usable_bytes(self) -> float:
-        """Of one device."""
-
-    @property
-    def gpus_per_node(self) -> int:
-        """Devices of one host."""
-
-    @property
-    def p2p(self) -> bool:
-        """Devices of a host reach each other's memory."""
 
 
 @dataclass(slots=True)
@@ -106,8 +67,8 @@ def memory(
     layouts: Layouts,
     *,
     vae: VaeMemory,
-    behaviour: EngineFacts,
-    system: Machine,
+    behaviour: Behaviour,
+    system: System,
     text_ops: tuple[Op, ...] = (),
     terms: Terms | None = None,
     branches_together: bool = False,
@@ -171,7 +132,7 @@ def _denoiser(
     work: DenoiseWork,
     shape: Shape,
     layouts: Layouts,
-    behaviour: EngineFacts,
+    behaviour: Behaviour,
     terms: Terms,
 ) -> None:
     """Add what the denoiser holds beside its weights."""
@@ -240,7 +201,7 @@ def _weights(
     for phase in PHASES:
         sheet.add(phase, "weights", np.max([part.buffers for part in parts], axis=0))
     separate = [
-        loaded_bits(component, terms) / 8 * component.params
+        loaded_bits(component, terms) / BITS_PER_BYTE * component.params
         for component in components
         if is_separate_encoder(component)
     ]

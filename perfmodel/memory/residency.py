@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,27 +10,12 @@ from numpy.typing import NDArray
 from perfmodel.engines.base import Residency
 from perfmodel.memory.terms import Terms
 from perfmodel.memory.weights import QUANTIZED_BITS, in_denoiser, loaded_bits
+from perfmodel.spec.hardware import System
 from perfmodel.spec.parallel import Layouts
 from perfmodel.stages.base import Component
 from perfmodel.units import BITS_PER_BYTE
 
 Column = NDArray[np.float64]
-
-
-class Host(Protocol):
-    """What decides between device and host."""
-
-    @property
-    def usable_bytes(self) -> float:
-        """Of one device."""
-
-    @property
-    def gpus_per_node(self) -> int:
-        """Devices of one host."""
-
-    @property
-    def p2p(self) -> bool:
-        """Devices of a host reach each other's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +48,7 @@ def encoder_shares(
     dtype: str,
     terms: Terms,
     residency: Residency | None,
-    system: Host,
+    system: System,
 ) -> list[Share]:
     """For each component, the share of its weights on a rank's device and on its host.
 
@@ -108,7 +92,7 @@ def _all_resident(
     dtype: str,
     terms: Terms,
     residency: Residency,
-    system: Host,
+    system: System,
 ) -> NDArray[np.bool_]:
     """Whether the device is so large that everything stays; tensor parallelism divides blocks."""
     if not residency.resident_multiple or dtype in QUANTIZED_BITS:
@@ -120,7 +104,7 @@ def _all_resident(
     return np.asarray(system.usable_bytes >= residency.resident_multiple * total)
 
 
-def _fold_ranks(layouts: Layouts, residency: Residency, system: Host) -> NDArray[np.int64]:
+def _fold_ranks(layouts: Layouts, residency: Residency, system: System) -> NDArray[np.int64]:
     """Ranks of a replica that share one copy of a wide encoder."""
     if not residency.fold_min_width or not system.p2p:
         return np.ones(len(layouts), np.int64)

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from perfmodel.pipeline.evaluate import STAGES, Evaluation, Job
+from perfmodel.pipeline.evaluate import STAGES, Evaluation
+from perfmodel.pipeline.job import Job
 from perfmodel.pipeline.lines import Column
 from perfmodel.placement.precision import QUANTISED
 from perfmodel.spec.workload import LAYERWISE, WEIGHT_ONLY

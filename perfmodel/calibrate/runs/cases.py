@@ -10,7 +10,8 @@ import numpy as np
 from perfmodel import catalog
 from perfmodel.engines.base import Behaviour, problems
 from perfmodel.errors import PerfmodelError
-from perfmodel.pipeline.evaluate import BUILDERS, Job, composed
+from perfmodel.pipeline.evaluate import BUILDERS, composed
+from perfmodel.pipeline.job import Job
 from perfmodel.pipeline.lines import Stage
 from perfmodel.pipeline.request_width import FACTORS, uncertain
 from perfmodel.spec.parallel import Layouts

@@ -14,7 +14,7 @@ from perfmodel.engines.base import violations
 from perfmodel.errors import BadInput, Problem
 from perfmodel.ops import Conv, Op
 from perfmodel.pipeline.denoise import denoise_stage
-from perfmodel.pipeline.evaluate import Job
+from perfmodel.pipeline.job import Job
 from perfmodel.pipeline.lines import Line, cost_lines
 from perfmodel.placement.denoise import place_denoise
 from perfmodel.placement.precision import widened
