@@ -93,7 +93,7 @@ def test_slow_calls_are_repeated_three_times_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("set_bytes", "sets"), [(100.0, 21), (1e9, 1), (3.0, 64), (2000.0, 2), (0.0, 64)]
+    ("set_bytes", "sets"), [(100.0, 21), (1e9, 1), (3.0, 256), (2000.0, 2), (0.0, 256)]
 )
 def test_buffers_cover_the_cache_twice_within_memory(set_bytes: float, sets: int) -> None:
     assert timing.buffer_sets(Scripted([1.0]), set_bytes) == sets  # type: ignore[arg-type]

@@ -62,7 +62,9 @@ def command(
 ) -> None:
     """Measure this device with torch and write records that `perfmodel calibrate` reads."""
     _check(preset, compiled, for_model, gpus)
-    _check_folder(out)
+    first = os.environ.get("RANK", "0") == "0"
+    if first:
+        _check_folder(out)
     cases = _model_cases(for_model, str(gpus)) if for_model else None
     from perfmodel.calibrate.measure.bench import BenchRequest
 
@@ -78,18 +80,19 @@ def command(
         budget_s=budget,
         compiled=COMPILED[compiled],
     )
-    _show(_run(request), as_json)
+    _show(_run(request, first), as_json)
 
 
-def _run(request: BenchRequest) -> BenchReport:
+def _run(request: BenchRequest, first: bool) -> BenchReport:
     """Measure, with a bar; say where the records are when interrupted."""
     from perfmodel.calibrate.measure.bench import run_bench
 
     try:
-        with _progress() as progress:
+        with _progress(first) as progress:
             return run_bench(request, progress)
     except KeyboardInterrupt:
-        say(f"interrupted: the records so far are in {request.out}; go on with --resume")
+        if first:
+            say(f"interrupted: the records so far are in {request.out}; go on with --resume")
         raise
 
 
@@ -166,15 +169,16 @@ def _model_cases(model: str, gpus: str) -> tuple[Case, ...]:
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
-    """A bar with the time left on stderr; silent where stderr is no terminal."""
+def _progress(first: bool) -> Iterator[Progress]:
+    """A bar with the time left on stderr; silent in other ranks, and where that is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
     console = Console(stderr=True)
+    shown = first and sys.stderr.isatty()
     columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn())
-    bar = Bar(*columns, TimeRemainingColumn(), console=console, disable=not sys.stderr.isatty())
+    bar = Bar(*columns, TimeRemainingColumn(), console=console, disable=not shown)
     with bar:
         task = bar.add_task("bench", total=None)
 

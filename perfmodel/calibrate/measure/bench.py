@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -13,9 +13,16 @@ import torch.distributed as dist
 from perfmodel.calibrate import presets
 from perfmodel.calibrate.cases import CASES, Case, CollectiveCase
 from perfmodel.calibrate.measure import card, collectives, runner, worker
-from perfmodel.calibrate.measure.device import KINDS, Device, device_count, open_device
+from perfmodel.calibrate.measure.device import (
+    KINDS,
+    Device,
+    device_count,
+    open_device,
+    unseen_accelerator,
+)
 from perfmodel.calibrate.measure.store import Context, RecordStore
-from perfmodel.errors import BadInput, Problem
+from perfmodel.errors import BadInput, MissingData, Problem
+from perfmodel.units import GIGA
 
 OPS = tuple(CASES)
 BUDGET_S = {
@@ -28,6 +35,9 @@ BUDGET_S = {
 
 _CPU_RANKS = 2
 _BUSY_LOAD_FRAC = 0.3
+_CONTEXT_BYTES = 4 * GIGA
+"""What drivers and one process's context take at most, with error correction [B]."""
+
 _LONGEST_CALL_S = {"quick": 5.0, "full": 30.0}
 
 Progress = Callable[[str, int, int], None]
@@ -107,7 +117,7 @@ def run_bench(request: BenchRequest, progress: Progress | None = None) -> BenchR
 
     Raises:
         BadInput: an unknown operator or device, or a folder that holds other records.
-        MissingData: the device failed half-way, or a collective process did.
+        MissingData: the device failed half-way.
     """
     ops = _chosen_ops(request)
     if request.threads:
@@ -119,7 +129,7 @@ def run_bench(request: BenchRequest, progress: Progress | None = None) -> BenchR
         return _run_joined(request, device, scale, budget_s, progress)
     store = RecordStore(request.out, Context.of(device), resume=request.resume)
     report = BenchReport(device.name, device.software, request.out)
-    report.warnings += _busy(device)
+    report.warnings += [*_busy(device), *_other_device(request, device)]
     local = runner.expand(_local_cases(request, ops, device, scale), device)
     shared = _shared_cases(request, ops, device, scale) if "collective" in ops else []
     total = len(local) + len(shared)
@@ -137,9 +147,7 @@ def run_bench(request: BenchRequest, progress: Progress | None = None) -> BenchR
 
         report.add(op, run.run(group, tick))
     if shared:
-        report.add(
-            "collective", _run_spawned(request, device, shared, budget_s, finished, progress)
-        )
+        _run_spawned(report, request, device, shared, budget_s, finished, progress)
     _describe(report, device, request.out)
     return report
 
@@ -210,14 +218,19 @@ def _local_ranks(device: Device) -> int:
 
 
 def _run_spawned(
+    report: BenchReport,
     request: BenchRequest,
     device: Device,
     cases: list[Case],
     budget_s: float,
     finished: int,
     progress: Progress | None,
-) -> runner.Tally:
-    """Measure collectives in processes of their own."""
+) -> None:
+    """Measure collectives in processes of their own.
+
+    When one of them fails the rest of `cases` counts as skipped for that reason: what was measured
+    before remains to be described and used.
+    """
     ranks = request.ranks or _local_ranks(device)
     threads = max(1, torch.get_num_threads() // ranks) if device.is_cpu else 1
     plan = worker.Plan(device.kind, tuple(cases), request.out, True, budget_s, threads)
@@ -235,8 +248,13 @@ def _run_spawned(
             progress("collective", finished, total)
 
     device.release()
-    worker.launch(plan, ranks, tick)
-    return tally
+    try:
+        worker.launch(plan, ranks, tick)
+    except MissingData as error:
+        for _ in range(total - finished):
+            tally.count_skip(error.problems[0].message)
+        report.warnings += [replace(problem, severity="warning") for problem in error.problems]
+    report.add("collective", tally)
 
 
 def _run_joined(
@@ -247,6 +265,9 @@ def _run_joined(
     progress: Progress | None,
 ) -> BenchReport:
     """Measure collectives as one of torchrun's processes; rank 0 writes and reports."""
+    store = None
+    if collectives.is_first():
+        store = RecordStore(request.out, Context.of(device), resume=request.resume)
     world = collectives.join(device)
     sizes = collectives.group_sizes(world)
     inside = presets.collective_cases(request.preset, scale, sizes or [2])
@@ -255,9 +276,6 @@ def _run_joined(
     cases = collectives.across_nodes(collectives.fill_library(inside, device), world)
     local = [c for c in inside if isinstance(c, CollectiveCase) and c.num_ranks in sizes]
     cases = [*collectives.fill_library(local, device), *cases]
-    store = None
-    if world.rank == 0:
-        store = RecordStore(request.out, Context.of(device), resume=request.resume)
     tally, finished = runner.Tally(), 0
 
     def tick(case: Case, outcome: str) -> None:
@@ -278,8 +296,32 @@ def _run_joined(
     return report
 
 
+def _other_device(request: BenchRequest, device: Device) -> list[Problem]:
+    """A warning when the CPU is measured on a machine whose accelerator torch does not see."""
+    file = unseen_accelerator() if device.is_cpu and request.device is None else None
+    if file is None:
+        return []
+    message = (
+        f"measured the CPU: this machine has {file}, but torch {torch.__version__} sees no device "
+        "there; install a build of torch for it and check the driver (--device cpu silences this)"
+    )
+    return [Problem("bench-device", message, severity="warning")]
+
+
 def _busy(device: Device) -> list[Problem]:
-    """A warning when others use the cores that are about to be measured."""
+    """Warnings when others use the device or the cores that are about to be measured."""
+    found = []
+    if device.used_by_others_bytes() > _CONTEXT_BYTES:
+        held = device.used_by_others_bytes() / GIGA
+        message = (
+            f"another process holds {held:.0f} GB of {device.name}: times include its work, and "
+            "shapes may find no memory"
+        )
+        found.append(Problem("bench-busy", message, severity="warning"))
+    return found + _busy_cores(device)
+
+
+def _busy_cores(device: Device) -> list[Problem]:
     cores = os.cpu_count() or 1
     load = os.getloadavg()[0]
     if load < _BUSY_LOAD_FRAC * cores:

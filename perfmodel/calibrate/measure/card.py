@@ -98,7 +98,7 @@ def describe(device: Device, out: Path) -> dict[str, Any] | None:
             "bandwidth_bytes_per_s": _figure(memory),
             "l2_bytes": _figure(float(device.cache_bytes)),
         },
-        "compute": _compute(device),
+        "compute": _compute(device, out),
         "link": {
             "kind": "shared memory" if device.is_cpu else "as measured",
             "bytes_per_s_per_direction": _figure(link),
@@ -129,14 +129,17 @@ def _figure(value: float) -> dict[str, Any]:
     return {"value": float(f"{value:.4g}"), "source": _SOURCE, "kind": "measured"}
 
 
-def _compute(device: Device) -> dict[str, Any]:
+def _compute(device: Device, out: Path) -> dict[str, Any]:
+    """Units and clock; an accelerator that rests has slowed down, so its rows tell the clock."""
+    clock_mhz: float | None
     if device.is_cpu:
-        units = float(torch.get_num_threads())
+        units, clock_mhz = float(torch.get_num_threads()), device.clock_mhz()
     else:
         properties = device.runtime.get_device_properties(device.torch_device)
         count = getattr(properties, "multi_processor_count", None)
         units = float(count or getattr(properties, "cube_core_num", None) or 1)
-    clock_mhz = device.clock_mhz()
+        rows = _rows(out / "gemm.csv")
+        clock_mhz = max((float(row["clock_mhz"] or 0) for row in rows), default=0.0)
     found = {"multiprocessors": _figure(units)}
     return found | ({"boost_hz": _figure(clock_mhz * MEGA)} if clock_mhz else {})
 

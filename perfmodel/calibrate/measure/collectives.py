@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,8 @@ import torch.distributed as dist
 from perfmodel.calibrate.cases import Case, CollectiveCase, NodesCollectiveCase
 from perfmodel.calibrate.measure.device import Call, Device, Unsupported
 from perfmodel.calibrate.measure.store import RecordStore
-from perfmodel.calibrate.measure.timing import Timing, summary
+from perfmodel.calibrate.measure.timing import Timing, issue_s, summary
+from perfmodel.errors import BadInput, Problem
 
 BACKENDS = {"cuda": "nccl", "npu": "hccl", "cpu": "gloo"}
 TIMEOUT = timedelta(minutes=10)
@@ -53,13 +55,29 @@ class World:
 
 
 def under_torchrun() -> bool:
-    """Whether a launcher started this process as one of several."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    """Whether a launcher started this process as one of several.
+
+    Containers of clusters carry the variables also where they run one process alone.
+    """
+    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def is_first() -> bool:
+    """Whether this process writes and speaks: the only one, or rank 0 of those started."""
+    return not under_torchrun() or os.environ["RANK"] == "0"
 
 
 def join(device: Device, init_method: str = "env://") -> World:
-    """Join the process group that the environment (``RANK``, ``WORLD_SIZE``) describes."""
+    """Join the process group that the environment (``RANK``, ``WORLD_SIZE``) describes.
+
+    Raises:
+        BadInput: no ``LOCAL_RANK``, so that all ranks of a node would take its first device; or
+            nodes with different numbers of ranks.
+    """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if size > 1 and not device.is_cpu and "LOCAL_RANK" not in os.environ:
+        message = "RANK and WORLD_SIZE are set but LOCAL_RANK is not; start the ranks with torchrun"
+        raise BadInput(Problem("bench-ranks", message))
     dist.init_process_group(
         BACKENDS[device.kind],
         init_method=init_method,
@@ -67,7 +85,13 @@ def join(device: Device, init_method: str = "env://") -> World:
         world_size=size,
         timeout=TIMEOUT,
     )
-    return World(rank, size, int(os.environ.get("LOCAL_WORLD_SIZE", size)))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    counts: list[int] = [0] * size
+    dist.all_gather_object(counts, local)
+    if len(set(counts)) > 1 or size % local:
+        message = f"nodes have different numbers of ranks ({sorted(set(counts))}); start as many"
+        raise BadInput(Problem("bench-ranks", message + " on each (--nproc-per-node)"))
+    return World(rank, size, local)
 
 
 def group_sizes(world: World) -> list[int]:
@@ -128,6 +152,7 @@ def measure_all(
     """
     groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
     measured = 0
+    device.prepare()
     for case in cases:
         if not isinstance(case, CollectiveCase):
             continue
@@ -174,8 +199,8 @@ def _one(
     call, reason = None, ""
     try:
         call = build(case, device, group, ranks.index(world.rank)) if inside else None
-    except (Unsupported, RuntimeError, MemoryError) as error:
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+    except Exception as error:  # whatever it is, the other ranks must hear of it
+        reason = f"{type(error).__name__}: {_first_line(error)}"
     reasons: list[str] = [""] * world.size
     dist.all_gather_object(reasons, reason)
     result: Timing | str = next((text for text in reasons if text), "")
@@ -183,7 +208,14 @@ def _one(
         result = _timed(call, device, group, budget_s)
     box = [result]
     dist.broadcast_object_list(box, src=0)
+    if isinstance(box[0], str):
+        del call
+        device.release()
     return box[0]
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "")[:200]
 
 
 def _timed(call: Call, device: Device, group: dist.ProcessGroup, budget_s: float) -> Timing | str:
@@ -194,23 +226,36 @@ def _timed(call: Call, device: Device, group: dist.ProcessGroup, budget_s: float
     try:
         call()
     except (RuntimeError, NotImplementedError, ValueError) as error:
-        return f"unsupported: {str(error).splitlines()[0][:200]}"
+        return f"unsupported: {_first_line(error)}"
     device.synchronize()
     for _ in range(2):
-        once_s = _slowest_s([call], device, group)
-    batch = max(1, min(_MAX_CALLS, round(_MIN_SAMPLE_S / max(once_s, 1e-7))))
+        once_s = max(_slowest_s([call], device, group), 1e-7)
+    batch = max(1, min(_MAX_CALLS, round(_MIN_SAMPLE_S / once_s)))
     least, most = _REPEATS
     repeats = max(least, min(most, round(budget_s / (batch * once_s))))
-    samples = [_slowest_s([call] * batch, device, group) / batch for _ in range(repeats)]
+    head_start_s = 1.5 * batch * issue_s(device, [call])
+    samples = [
+        _slowest_s([call] * batch, device, group, head_start_s) / batch for _ in range(repeats)
+    ]
     return summary(samples)
 
 
-def _slowest_s(calls: Sequence[Call], device: Device, group: dist.ProcessGroup) -> float:
-    """Time of `calls` after a barrier, the maximum over the group's ranks."""
-    dist.barrier(group=group)
-    device.synchronize()
-    spent_s = _wall_s(calls) if device.is_cpu else device.batch_s(calls)
-    box = torch.tensor([spent_s], device=device.torch_device, dtype=torch.float32)
+def _slowest_s(
+    calls: Sequence[Call], device: Device, group: dist.ProcessGroup, head_start_s: float = 0.0
+) -> float:
+    """Time of `calls` once all ranks are there, the maximum over the group's ranks.
+
+    On an accelerator the ranks meet on the device: behind the work that gives the host its head
+    start, which takes each rank another time, and before the first event.
+    """
+    box = torch.zeros(1, device=device.torch_device, dtype=torch.float32)
+    if device.is_cpu:
+        dist.barrier(group=group)
+        spent_s = _wall_s(calls)
+    else:
+        meet = partial(dist.all_reduce, box, group=group)
+        spent_s = device.batch_s(calls, head_start_s=head_start_s, first=meet)
+    box.fill_(spent_s)
     dist.all_reduce(box, op=dist.ReduceOp.MAX, group=group)
     return float(box.item())
 

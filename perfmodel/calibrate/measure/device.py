@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
 import math
 import os
@@ -24,7 +26,10 @@ KINDS = ("cuda", "npu", "cpu")
 
 _ACCELERATOR_CACHE_BYTES = 128 * MIB
 _CPU_CACHE_BYTES = 32 * MIB
-_HEAD_START_CALLS = 20
+_HEAD_START_CALLS = 100
+"""Products queued ahead at most: with a batch of unfused operators below the 1024 launches that
+CUDA queues, and on the fastest devices still longer than a batch takes to issue."""
+
 _POOL = 1_048_573
 _TORCH_DTYPES = {
     "fp64": torch.float64,
@@ -76,6 +81,8 @@ class Device:
                 parts.append("nccl " + ".".join(map(str, torch.cuda.nccl.version())))
         elif self.kind == "npu":
             parts.append(f"torch_npu {importlib.import_module('torch_npu').__version__}")
+            cann = getattr(torch.version, "cann", None)
+            parts += [f"cann {cann}"] if cann else []
         return " ".join(parts)
 
     @cached_property
@@ -107,7 +114,11 @@ class Device:
             self.runtime.synchronize(self.torch_device)
 
     def release(self) -> None:
-        """Give cached memory back to the driver (after an out-of-memory error)."""
+        """Give cached memory back to the driver (after an out-of-memory error).
+
+        Buffers that an exception's cycle of frames still holds are collected first.
+        """
+        gc.collect()
         if not self.is_cpu:
             self.runtime.empty_cache()
 
@@ -135,12 +146,15 @@ class Device:
         generator = torch.Generator(self.torch_device).manual_seed(0)
         return torch.randn(_POOL, device=self.torch_device, generator=generator)
 
-    def batch_s(self, calls: Sequence[Call], *, head_start_s: float = 0.0) -> float:
+    def batch_s(
+        self, calls: Sequence[Call], *, head_start_s: float = 0.0, first: Call | None = None
+    ) -> float:
         """Seconds that the device spends on `calls`, issued back to back.
 
         On an accelerator the time between two events, with work of `head_start_s` queued before
-        the first, so that the host's launch time is not measured.  On the CPU wall time; with one
-        thread the process's own time, so that others who use the core are not measured.
+        the first, so that the host's launch time is not measured; `first` is queued between that
+        work and the first event.  On the CPU wall time; with one thread the process's own time, so
+        that others who use the core are not measured.
         """
         if self.is_cpu:
             clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
@@ -150,12 +164,19 @@ class Device:
             return clock() - start_s
         start, end = (self.runtime.Event(enable_timing=True) for _ in range(2))
         self._occupy(head_start_s)
+        if first is not None:
+            first()
         start.record()
         for call in calls:
             call()
         end.record()
         self.synchronize()
         return float(start.elapsed_time(end)) / MS_PER_S
+
+    def prepare(self) -> None:
+        """Make what `batch_s` queues ahead while there is memory for it, and time it."""
+        if not self.is_cpu:
+            _ = self._blocker
 
     def _occupy(self, seconds: float) -> None:
         """Queue about `seconds` of device work."""
@@ -179,8 +200,31 @@ class Device:
         return left, (time.perf_counter() - start_s) / 4
 
     def clock_mhz(self) -> float | None:
-        """Clock of the compute units right now [MHz]; None where it cannot be read."""
-        return _cpu_clock_mhz() if self.is_cpu else _smi_clock_mhz(self.torch_device.index or 0)
+        """Clock of the compute units right now [MHz]; None where it cannot be read.
+
+        By torch's binding of the driver's library (``nvidia-ml-py``) where it is installed, else
+        by ``nvidia-smi``.
+        """
+        if self.is_cpu:
+            return _cpu_clock_mhz()
+        # without the library an ImportError, on a part of a device an error of the library's own
+        with contextlib.suppress(Exception):
+            return float(self.runtime.clock_rate(self.torch_device)) or None
+        return _smi_clock_mhz(self._smi_id) if self.kind == "cuda" else None
+
+    @cached_property
+    def _smi_id(self) -> str:
+        """The device's UUID: ``nvidia-smi`` counts devices that ``CUDA_VISIBLE_DEVICES`` hides."""
+        properties = self.runtime.get_device_properties(self.torch_device)
+        uuid = getattr(properties, "uuid", None)
+        return f"GPU-{uuid}" if uuid else str(self.torch_device.index or 0)
+
+    def used_by_others_bytes(self) -> int:
+        """Memory of the device that is neither free nor torch's own, its context included."""
+        if self.is_cpu:
+            return 0
+        free, total = self.runtime.mem_get_info(self.torch_device)
+        return int(total) - int(free) - int(self.runtime.memory_reserved(self.torch_device))
 
 
 def open_device(kind: str | None = None, index: int | None = None) -> Device:
@@ -266,12 +310,18 @@ def _cpu_cache_bytes() -> int:
     return max(known, default=_CPU_CACHE_BYTES)
 
 
-def _smi_clock_mhz(index: int) -> float | None:
+def unseen_accelerator() -> str | None:
+    """A driver's device file on a machine where torch sees no accelerator; None without."""
+    files = ("/dev/nvidia0", "/dev/davinci0", "/dev/kfd")
+    return next((name for name in files if Path(name).exists()), None)
+
+
+def _smi_clock_mhz(identity: str) -> float | None:
     """Streaming-multiprocessor clock by ``nvidia-smi`` (absent on other vendors: None)."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None
-    command = [tool, f"--id={index}", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"]
+    command = [tool, f"--id={identity}", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"]
     try:
         reply = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
         return float(reply.stdout.strip())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -83,8 +84,14 @@ def _issue(
         return lambda: compiled(x, weight, case.launches)
     if device.is_cpu:
         raise Unsupported("the CPU has no graphs to capture")
-    graph = _capture(lambda: chain(x, weight, case.launches), device)
-    return lambda: graph.replay()
+    call = partial(chain, x, weight, case.launches)
+    return partial(_replay, _capture(call, device), call)
+
+
+def _replay(graph: torch.cuda.CUDAGraph, call: Call) -> None:
+    """`call` as it was captured; it holds the tensors whose addresses the graph has."""
+    del call
+    graph.replay()
 
 
 def _capture(call: Call, device: Device) -> torch.cuda.CUDAGraph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -12,8 +13,12 @@ from perfmodel.calibrate.measure.store import RecordStore
 from perfmodel.calibrate.measure.timing import Timing, time_calls
 from perfmodel.errors import MissingData, Problem
 
-FAILURES = (Unsupported, RuntimeError, ValueError, MemoryError, ImportError, OSError)
-"""How torch and its libraries say that a shape does not run; anything else is a bug of ours."""
+FAILURES = Exception
+"""How torch and its libraries say that a shape does not run.
+
+Compilers and codecs raise classes of their own (Triton, a failed C compiler, FFmpeg), other
+versions of torch a TypeError for an option they lack: none of it may end a run of hours.
+"""
 
 _MEMORY_FRAC = 0.8
 
@@ -125,7 +130,9 @@ class Runner:
     def _time_kernel(self, case: Case) -> Timing:
         import torch
 
-        with torch.inference_mode():
+        with torch.inference_mode(), warnings.catch_warnings():
+            # torch says why a backend refuses a shape once for each of its conditions
+            warnings.simplefilter("ignore", UserWarning)
             calls = kernels.build(case, self.device)
             return time_calls(self.device, calls, self.budget_s)
 

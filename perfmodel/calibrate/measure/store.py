@@ -65,7 +65,8 @@ class RecordStore:
         self._done: set[tuple[str, ...]] = set()
         for case in _ALL_CASES:
             self._load(case, resume)
-        self._load_skipped()
+        if resume:
+            self._load_skipped()
 
     def done(self, case: Case) -> bool:
         """Whether `case` was measured or skipped before."""

@@ -1,18 +1,12 @@
 """One rank of a live verification, and the launcher of all of them on this machine.
 
-``python -m perfmodel.verify.live.worker PLAN`` runs one rank; `launch` starts N of them with the
-variables that torchrun sets, meeting through a file, so that no port can be taken.
+``python -m perfmodel.verify.live.worker PLAN`` runs one rank; `launch` starts N of them.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
 import sys
-import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from perfmodel.calibrate.measure import collectives
+from perfmodel.calibrate.measure import ranks as processes
 from perfmodel.calibrate.measure.device import Device, open_device
 from perfmodel.calibrate.measure.timing import Timing
 from perfmodel.errors import MissingData, Problem
@@ -38,9 +33,6 @@ from perfmodel.verify.live.timing import from_first, time_step
 from perfmodel.verify.live.vae_slice import Slice, SliceBlock
 
 BLOCK = "transformer block"
-GRACE_S = 30
-WATCH_S = 0.5
-PARENT = "PERFMODEL_LIVE_PARENT"
 Tick = Callable[[str], None]
 
 
@@ -214,72 +206,20 @@ def launch(plan: Plan, tick: Tick) -> None:
     """Run `plan` with a local process a rank; `tick` gets the outcome of each operator.
 
     Raises:
-        MissingData: a rank failed; the message ends with its last line.
+        MissingData: a rank failed; the message ends with what it said last.
     """
     ranks = meshes.ranks_of(plan.config)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "plan")
-        path.write_bytes(pickle.dumps(plan))
-        processes = [_start(path, rank, ranks) for rank in range(ranks)]
-        try:
-            _follow(processes[0], tick)
-            codes = [_code(process) for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-        if any(codes):
-            raise MissingData(_failure(path.parent, ranks))
-
-
-def _code(process: subprocess.Popen[str]) -> int:
-    try:
-        return process.wait(timeout=GRACE_S)
-    except subprocess.TimeoutExpired:
-        return 1
-
-
-def _start(plan: Path, rank: int, ranks: int) -> subprocess.Popen[str]:
-    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
-    names[PARENT] = os.getpid()
-    environment = os.environ | {name: str(value) for name, value in names.items()}
-    with (plan.parent / f"errors{rank}").open("w") as errors:
-        return subprocess.Popen(
-            [sys.executable, "-m", __name__, str(plan)],
-            env=environment,
-            text=True,
-            stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
-            stderr=errors,
-        )
-
-
-def _follow(first: subprocess.Popen[str], tick: Tick) -> None:
-    assert first.stdout is not None
-    for line in first.stdout:
-        tick(line.strip())
-
-
-def _failure(folder: Path, ranks: int) -> Problem:
-    lines: list[str] = []
-    for rank in range(ranks):
-        text = (folder / f"errors{rank}").read_text(encoding="utf-8", errors="replace")
-        lines += [line for line in text.strip().splitlines() if "Error" in line]
-    last = lines[-1][:200] if lines else "it ended without a word"
-    return Problem("live-rank", f"a rank of {ranks} failed: {last}; start again to go on")
-
-
-def _end_with(parent: int) -> None:
-    """End this process when its launcher is gone: a rank would wait for others forever."""
-    while os.getppid() == parent:
-        time.sleep(WATCH_S)
-    os._exit(1)
+    reason = processes.launch(__name__, plan, ranks, tick)
+    if reason is not None:
+        message = f"a rank of {ranks} failed: {reason}; start again to go on"
+        raise MissingData(Problem("live-rank", message))
 
 
 def main(path: Path) -> None:
     """Run one rank of a plan that `launch` wrote."""
-    threading.Thread(target=_end_with, args=(int(os.environ[PARENT]),), daemon=True).start()
+    processes.end_with_launcher()
     plan: Plan = pickle.loads(path.read_bytes())
-    here(plan, partial(print, flush=True), f"file://{path}.rendezvous")
+    here(plan, partial(print, flush=True), processes.meeting(path))
 
 
 if __name__ == "__main__":
