@@ -19,8 +19,10 @@ RATES = {
     "h264": "media_pixels_per_s",
     "png": "png_pixels_per_s",
     "guardrail": "guardrail_pixels_per_s",
+    "clip": "clip_pixels_per_s",
 }
-"""Term that holds the rate of each codec; ``guardrail``: the clip to bytes, checked, and back."""
+"""Term that holds the rate of each codec; ``guardrail``: the clip to bytes, checked, and back;
+``clip``: an image repeated over all frames in host memory, converted and copied to the device."""
 
 
 def cost_media(op: Media, machine: Machine) -> Costed:

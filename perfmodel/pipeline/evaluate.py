@@ -133,6 +133,9 @@ def _text(job: Job, layouts: Layouts) -> Stage:
 def _transfer(job: Job, layouts: Layouts) -> Stage:
     crosses = job.behaviour.result_crosses_processes and not _streams(job)
     ops = host.transfer(job.shape, between_processes=crosses)
+    traits = job.behaviour.traits
+    if traits.condition_whole_clip and traits.clip_on_host:
+        ops = (*host.condition_clip(job.shape), *ops)
     plain = plain_stage("transfer", ops, layouts, job.machine)
     return with_lines(plain, _checks(job, layouts))
 

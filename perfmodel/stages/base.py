@@ -21,6 +21,7 @@ class Traits:
         closing_steps: steps after the last, on the clean result (the original Cosmos-Predict2).
         understanding_each_forward: text tower recomputed at every forward (diffusers) or once.
         condition_whole_clip: image-to-video encodes the image repeated over all frames.
+        clip_on_host: it repeats and converts them in host memory, before the copy to the device.
         frame_rounding: ``up`` to 4k+1, ``floor`` to F//4*4+1 ; None: the family's own rule.
         vae_fast_path: off, lossless or channels_last.
         boundary_ratio: expert boundary the engine uses where the request names none.
@@ -53,6 +54,7 @@ class Traits:
     closing_steps: int = 0
     understanding_each_forward: bool = False
     condition_whole_clip: bool | None = None
+    clip_on_host: bool = False
     frame_rounding: str | None = None
     vae_fast_path: str = "off"
     boundary_ratio: float | None = None

@@ -27,6 +27,12 @@ def transfer(shape: Shape, *, between_processes: bool = True) -> tuple[Op, ...]:
     return (handling, down, across) if between_processes else (handling, down)
 
 
+def condition_clip(shape: Shape) -> tuple[Op, ...]:
+    """The image of a request repeated over the frames that the VAE encodes, on the host."""
+    pixels = np.asarray(shape.condition_frames, float) * shape.height * shape.width
+    return (Media(name="condition clip in host memory", pixels=pixels, codec="clip"),)
+
+
 def encode_output(shape: Shape) -> tuple[Op, ...]:
     """MP4 of a clip, or PNG of an image, on the host CPU."""
     codec = np.where(np.asarray(shape.frames) > 1, 1, 0)

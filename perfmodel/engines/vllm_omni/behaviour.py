@@ -164,6 +164,7 @@ def _with_pipeline(
         traits=Traits(
             fused_qkv=not cosmos,
             condition_whole_clip=not has("one_frame_condition", version) if cosmos else None,
+            clip_on_host=cosmos and not has("clip_on_device", version),
             vae_fast_path=base.options.vae_fast_path or "off",
             # The checkpoint's own value is not read; both A14B pipelines fall back on this one.
             boundary_ratio=0.875 if two_experts else None,

@@ -89,6 +89,7 @@ FEATURES: dict[str, Feature] = {
     "pipeline_parallel": _from_release((0, 22, 0), "distributed/pipeline_parallel.py"),
     "no_guardrails": _from_release((0, 22, 0), "entrypoints/cli/serve.py --no-guardrails"),
     "sound_padded": Feature((0, 24, 0), "2026-07-07", f"{_PULL}4436"),
+    "clip_on_device": Feature((0, 24, 0), "2026-06-15", f"{_PULL}4467"),
     "one_frame_condition": Feature((0, 24, 0), "2026-06-22", f"{_PULL}4614"),
     "spatial_shard": _from_release((0, 24, 0), "entrypoints/cli/serve.py --vae-parallel-mode"),
     # Absent from the wheel of 2026-07-07, in that of 2026-08-03: the middle is taken for main.
