@@ -15,7 +15,7 @@ from perfmodel.cost import cost
 from perfmodel.cost.fits import load_laws
 from perfmodel.cost.lent import MOST_OF_PEAK, TILE_FRACS, adapt
 from perfmodel.cost.machine import Machine
-from perfmodel.ops import Attention, Gemm
+from perfmodel.ops import Attention, Collective, Gemm
 from perfmodel.spec.hardware import Device
 from perfmodel.topology import Topology
 
@@ -154,3 +154,18 @@ def test_a_family_that_needs_less_power_reaches_what_its_tables_say():
 
 def slowdown_of(values: Mapping[str, float]) -> float:
     return 1 + values["throttle_frac"]
+
+
+@pytest.mark.parametrize("name", ["ascend-910b4", "atlas-350", "ascend-910b3"])
+def test_a_pair_in_slots_or_on_a_mesh_does_not_share_its_link(name):
+    """The 910C that lends the law has two dies on one link; a slot or a mesh has one a pair."""
+    box = machine(f"8x{name}")
+    rates = {}
+    for ranks in (2, 4):
+        op = Collective(name="x", op="all_to_all", full_bytes=2e9, ranks=ranks)
+        link = float(box.topology.path(ranks, pattern="pairwise").bytes_per_s_per_direction)
+        rates[ranks] = 2e9 * (ranks - 1) / ranks / float(cost(op, box).time_each_s) / link
+    assert rates[2] > 0.8 * rates[4]
+    assert box.laws["collective/all_to_all"].values["pair_frac"] >= 1.0
+    fitted = machine("8xascend-910c-die").laws["collective/all_to_all"].values["pair_frac"]
+    assert fitted < 0.7

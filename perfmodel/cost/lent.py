@@ -14,6 +14,8 @@ Three things differ between a device and the relatives its laws were fitted on:
     best      a rate measured on the device: the burst is at least that over the lender's own
               best, and what long products sustain is not above it
 
+Two dies of an Ascend 910C share one link to each other; a pair on a mesh or in slots does not.
+
 A law that was fitted on the device itself is left alone.
 """
 
@@ -39,6 +41,8 @@ TILE_FRACS = ("small_tile_frac", "middle_tile_frac")
 SLOWDOWN = "throttle_frac"
 HEADROOM = 0.05
 """Clock to spare from which on a device is not slowed by being busy for long."""
+PAIR = "pair_frac"
+"""Rate of two ranks over that of more; the topology holds what a pair has of a mesh."""
 SAME_UNITS = "NVIDIA"
 """Vendor whose multiprocessors are alike but for their matrix units."""
 
@@ -47,12 +51,21 @@ def adapt(
     laws: Mapping[str, Law], named: Mapping[str, NamedPrior], device: Device
 ) -> dict[str, Law]:
     """`laws` with those that a family lent adapted to `device`; the others as they are."""
+    adapters = {"gemm": _adapted, "attention": _adapted, "collective": _linked}
     return {
-        name: _adapted(law, named, device)
-        if law.provenance == "prior" and name.split("/")[0] in ("gemm", "attention")
+        name: adapters[kind](law, named, device)
+        if law.provenance == "prior" and (kind := name.split("/")[0]) in adapters
         else law
         for name, law in laws.items()
     }
+
+
+def _linked(law: Law, named: Mapping[str, NamedPrior], device: Device) -> Law:
+    """Two ranks that share a link of the lender have one, or a slot, where this is no switch."""
+    pair = law.values.get(PAIR, 1.0)
+    if device.link.topology == "switch" or pair >= 1.0:
+        return law
+    return replace(law, values={**law.values, PAIR: 1.0})
 
 
 def _adapted(law: Law, named: Mapping[str, NamedPrior], device: Device) -> Law:
