@@ -346,6 +346,8 @@ class Silicon(TorchDispatchMode):
         flops = 0.0
         if func is torch.ops.aten.linear.default:
             flops = 2.0 * out.numel() * args[0].shape[-1]
+        elif func in (torch.ops.aten.conv2d.default, torch.ops.aten.conv3d.default):
+            flops = 2.0 * out.numel() * args[1][0].numel()
         elif count is not None:
             flops = float(count(*args, **kwargs, out_val=out))
         return KERNEL_S + max(flops / self.engine.chip.flop_per_s, self.engine.read_s(moved))

@@ -269,6 +269,12 @@ def test_each_rank_of_a_node_opens_its_own_device(
         open_device("cuda")
 
 
+def test_more_ranks_than_devices_are_refused_at_once(engine: fake.Engine, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="9 ranks need 9 devices, this machine has 8"):
+        measured(tmp_path / "new", CASES[:1], ranks=9)
+    assert not (tmp_path / "new").exists()
+
+
 def test_ranks_without_a_local_rank_are_refused(
     engine: fake.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,7 @@ def run_bench(request: BenchRequest, progress: Progress | None = None) -> BenchR
     budget_s = request.budget_s or BUDGET_S[request.preset, scale]
     if collectives.under_torchrun():
         return _run_joined(request, device, scale, budget_s, progress)
+    _check_ranks(request, device)
     store = RecordStore(request.out, Context.of(device), resume=request.resume)
     report = BenchReport(device.name, device.software, request.out)
     report.warnings += [*_busy(device), *_other_device(request, device)]
@@ -180,6 +181,20 @@ def _chosen_ops(request: BenchRequest) -> tuple[str, ...]:
     if problems:
         raise BadInput(*problems)
     return request.ops or (("collective",) if joined else OPS)
+
+
+def _check_ranks(request: BenchRequest, device: Device) -> None:
+    """Refuse more ranks than devices before anything is measured.
+
+    Raises:
+        BadInput: the collectives could not start.
+    """
+    here = device_count(device.kind)
+    if device.is_cpu or request.ranks <= here:
+        return
+    message = f"{request.ranks} ranks need {request.ranks} devices, this machine has {here}"
+    hint = "; several nodes measure together under torchrun"
+    raise BadInput(Problem("bench-ranks", message + hint, "--ranks", str(request.ranks)))
 
 
 def _local_cases(
