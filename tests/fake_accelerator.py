@@ -46,6 +46,7 @@ class Chip:
     total_bytes: int = 80 * 10**9
     cache_bytes: int = 50 * 2**20
     flop_per_s: float = 6e14
+    architecture: str = ""
     bytes_per_s: float = 3e12
     fails: Callable[[Any, tuple[Any, ...]], Exception | None] = lambda func, args: None
 
@@ -185,6 +186,7 @@ class Runtime(types.ModuleType):
             L2_cache_size=chip.cache_bytes,
             multi_processor_count=132,
             total_memory=chip.total_bytes,
+            gcnArchName=chip.architecture,
             uuid="01234567-89ab-cdef-0123-456789abcdef",
         )
 

@@ -341,6 +341,27 @@ def test_rotation_outgrows_the_largest_cache(engine: fake.Engine) -> None:
     assert timing.buffer_sets(device, case.memory_bytes) * case.memory_bytes > 2 * 126e6
 
 
+@pytest.mark.parametrize(
+    ("architecture", "dtype"),
+    [("gfx942:sramecc+:xnack-", torch.float8_e4m3fnuz), ("gfx950", torch.float8_e4m3fn)],
+)
+def test_devices_under_hip_have_their_own_fp8_and_a_cache_that_is_not_reported(
+    monkeypatch: pytest.MonkeyPatch, architecture: str, dtype: torch.dtype
+) -> None:
+    chip = fake.Chip(
+        name="AMD Instinct", capability=(9, 4), architecture=architecture, cache_bytes=4 * 2**20
+    )
+    engine = fake.install(monkeypatch, chip=chip)
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    with fake.running(engine):
+        device = open_device("cuda")
+        (call, *_) = kernels.build(GemmCase("fp8", kernels.SCALED_MM, 64, 64, 64), device)
+        assert {one.dtype for one in call.args} == {dtype}
+        (cast, *_) = kernels.build(QuantizeCase("scale_matrix", "eager", "fp8", 8, 16), device)
+        assert cast().dtype == dtype
+        assert device.cache_bytes >= 256 * 2**20
+
+
 def test_families_of_unknown_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = fake.install(monkeypatch, chip=fake.Chip(capability=(8, 9)))
     with fake.running(engine):

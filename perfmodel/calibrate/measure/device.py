@@ -24,7 +24,9 @@ from perfmodel.units import KIB, MIB, MS_PER_S
 
 KINDS = ("cuda", "npu", "cpu")
 
-_ACCELERATOR_CACHE_BYTES = 128 * MIB
+_ACCELERATOR_CACHE_BYTES = 256 * MIB
+"""AMD's Infinity Cache (MI300X), which HIP does not report; no accelerator's cache is larger."""
+
 _CPU_CACHE_BYTES = 32 * MIB
 _HEAD_START_CALLS = 100
 """Products queued ahead at most: with a batch of unfused operators below the 1024 launches that
@@ -90,15 +92,26 @@ class Device:
         """Last-level cache, or what no known one exceeds."""
         if self.is_cpu:
             return _cpu_cache_bytes()
+        if self.kind == "cuda" and torch.version.hip:
+            return _ACCELERATOR_CACHE_BYTES
         properties = self.runtime.get_device_properties(self.torch_device)
         return int(getattr(properties, "L2_cache_size", 0)) or _ACCELERATOR_CACHE_BYTES
 
     @cached_property
     def has_fp8(self) -> bool:
-        """Whether `torch._scaled_mm` runs in 8 bit: CUDA capability 8.9 and later, CDNA3."""
+        """Whether `torch._scaled_mm` may run in 8 bit: capability 8.9 and later, CDNA3 too."""
         if self.kind != "cuda":
             return False
         return bool(self.runtime.get_device_capability(self.torch_device) >= (8, 9))
+
+    @cached_property
+    def fp8(self) -> torch.dtype:
+        """The e4m3 of the device's matrix units: CDNA3 (gfx94x) has no negative zero."""
+        if self.kind == "cuda" and torch.version.hip:
+            properties = self.runtime.get_device_properties(self.torch_device)
+            if "gfx94" in str(getattr(properties, "gcnArchName", "")):
+                return torch.float8_e4m3fnuz
+        return torch.float8_e4m3fn
 
     def free_bytes(self) -> int:
         """Memory that can still be allocated: free on the device, and unused in torch's cache."""

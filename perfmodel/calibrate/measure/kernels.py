@@ -112,9 +112,8 @@ def _scaled_mm(case: GemmCase, device: Device) -> Call:
         raise Unsupported(f"fp8 needs a device with 8-bit matrix units; {device.name} has none")
     if case.n % _FP8_MULTIPLE or case.k % _FP8_MULTIPLE:
         raise Unsupported(f"torch._scaled_mm needs n and k in multiples of {_FP8_MULTIPLE}")
-    eight_bit = fp8_dtype()
-    left = device.random(case.m, case.k, dtype=torch.bfloat16).to(eight_bit)
-    right = device.random(case.n, case.k, dtype=torch.bfloat16).to(eight_bit).t()
+    left = device.random(case.m, case.k, dtype=torch.bfloat16).to(device.fp8)
+    right = device.random(case.n, case.k, dtype=torch.bfloat16).to(device.fp8).t()
     scale = torch.ones((), device=device.torch_device)
     return partial(
         torch._scaled_mm,
@@ -125,11 +124,6 @@ def _scaled_mm(case: GemmCase, device: Device) -> Call:
         out_dtype=torch.bfloat16,
         use_fast_accum=True,
     )
-
-
-def fp8_dtype() -> torch.dtype:
-    """e4m3: CDNA3 has the variant without negative zero."""
-    return torch.float8_e4m3fnuz if torch.version.hip else torch.float8_e4m3fn
 
 
 @build.register
@@ -197,7 +191,7 @@ def _(case: PointwiseCase, device: Device) -> list[Call]:
 
 @build.register
 def _(case: QuantizeCase, device: Device) -> list[Call]:
-    run = _absolute_maximum if case.what == "compute_scale" else _to_fp8
+    run = _absolute_maximum if case.what == "compute_scale" else partial(_to, device.fp8)
     return [
         partial(run, device.random(case.m, case.k, dtype=torch.bfloat16))
         for _ in range(buffer_sets(device, case.memory_bytes))
@@ -208,5 +202,5 @@ def _absolute_maximum(values: torch.Tensor) -> torch.Tensor:
     return values.abs().amax() / _FP8_MAX
 
 
-def _to_fp8(values: torch.Tensor) -> torch.Tensor:
-    return (values * 0.5).to(fp8_dtype())
+def _to(dtype: torch.dtype, values: torch.Tensor) -> torch.Tensor:
+    return (values * 0.5).to(dtype)
