@@ -188,6 +188,10 @@ class Pointwise(Op):
     scattered_frac: float | NDArray[np.float64] = 0.0
     """Share of the eager bytes in kernels that compute an address for each 16-bit element: products
     and sums with a vector that is broadcast over rows."""
+    rowwise_frac: float | NDArray[np.float64] = 0.0
+    """Share of the eager bytes in kernels that give a block of threads to each row of a norm."""
+    row_bytes: float | NDArray[np.float64] = 0.0
+    """What such a kernel moves for one row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

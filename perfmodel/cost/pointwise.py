@@ -13,6 +13,14 @@ their number of multiprocessors, and only where these compute addresses in threa
 walk strides at the memory's rate.  So do kernels of eager code that multiply or add a 16-bit vector
 broadcast over rows (`scattered_frac` of its bytes); torch runs what is contiguous with several
 elements a load (torch 2.6 ``ATen/native/cuda/CUDALoops.cuh``).
+
+A norm of eager torch, and vLLM's, gives a block of 128 threads to each row, however short (torch
+2.6 ``ATen/native/cuda/layer_norm_kernel.cu``): heads of 64 elements keep 16 of them busy, and the
+rows take
+
+    rows * norm_block_s / (multiprocessors * blocks that one holds)
+
+where that is longer than their bytes do.
 """
 
 from __future__ import annotations
@@ -37,7 +45,11 @@ PARAMETERS = (
 
 ISSUED = "strided_bytes_per_clock"
 SIMT_VENDORS = ("NVIDIA", "AMD")
+CUDA_VENDOR = "NVIDIA"
 """Vendors whose multiprocessors compute addresses in threads; others have transfer engines."""
+THREADS = {"ada": 1536, "blackwell-rtx": 1536}
+MOST_THREADS, BLOCK_THREADS = 2048, 128
+"""Threads of a multiprocessor (CUDA programming guide, compute capabilities) and of a block."""
 L2_COPIES = {"ampere": 2, "hopper": 2, "blackwell": 2}
 """Partitions of the last-level cache that keep copies of their own (NVIDIA A100 and H100 white
 papers: each caches for the multiprocessors that are connected to it)."""
@@ -92,6 +104,19 @@ def _with_scattered(
     return as_float(reached + op.scattered_frac * (issued - reached))
 
 
+def _rowwise_s(
+    op: Pointwise, machine: Machine, moved: FloatArray, bandwidth: float
+) -> FloatArray | float:
+    """What the blocks of short rows take beyond their bytes, of which kernels move `moved`."""
+    if not np.any(op.rowwise_frac) or machine.device.vendor != CUDA_VENDOR:
+        return 0.0
+    held = THREADS.get(machine.rates.family, MOST_THREADS) // BLOCK_THREADS
+    row_bytes = np.maximum(op.row_bytes, 1.0)
+    block_s = machine.term("norm_block_s") / (machine.rates.multiprocessors * held)
+    each_s = np.maximum(block_s - row_bytes / bandwidth, 0.0)
+    return as_float(moved * op.rowwise_frac / row_bytes * each_s)
+
+
 def _contiguous_fraction(is_copy: bool, machine: Machine, law: Law | None) -> tuple[float, str]:
     if law is not None:
         return values_of(PARAMETERS, law)["copy_frac" if is_copy else "memory_frac"], law.provenance
@@ -120,7 +145,8 @@ def cost_pointwise(
     runs = (np.asarray(op.count) > 0) & (moved > 0)
     roof = moved / machine.rates.roof_memory_bytes_per_s * runs
     timed = _with_scattered(op, machine, kernels_move, moved, bandwidth) if eager else moved
-    time = np.maximum(pointwise_time_s(floor_s, bandwidth, launches, timed), roof) * runs
+    rows_s = _rowwise_s(op, machine, kernels_move, bandwidth) if eager else 0.0
+    time = np.maximum(pointwise_time_s(floor_s, bandwidth, launches, timed) + rows_s, roof) * runs
     code = np.where(launches * floor_s > 0.5 * time, LATENCY, MEMORY).astype(np.int8)
     return Costed(
         time,

@@ -115,13 +115,14 @@ def _traffic_lines(
     kernels = [launches_of(op, compiled=compiled) for op in ops]
     # a column a case only where one of them depends on it: the table is large
     launches = np.empty((len(ops), max(map(np.size, kernels))), np.int64)
-    scattered = np.zeros((len(ops), 1))
+    scattered, rowwise, row_bytes = (np.zeros((len(ops), 1)) for _ in range(3))
     for number, op in enumerate(ops):
         eager = None if compiled else op.eager_bytes
         count[number] = op.count
         moved[number] = op.bytes_moved if eager is None else eager
         launches[number] = kernels[number]
         scattered[number] = op.scattered_frac
+        rowwise[number], row_bytes[number] = op.rowwise_frac, op.row_bytes
     together = Pointwise(
         name=ops[0].name,
         count=count,
@@ -130,6 +131,8 @@ def _traffic_lines(
         is_copy=ops[0].is_copy,
         strided=ops[0].strided,
         scattered_frac=scattered,
+        rowwise_frac=rowwise,
+        row_bytes=row_bytes,
     )
     costed = cost(together, machine, compiled=compiled)
     time, roof = np.broadcast_to(costed.time_each_s, shape), np.broadcast_to(costed.roof_s, shape)

@@ -32,7 +32,8 @@ from perfmodel.stages.requests import grid
 
 # LayerNorm with weights 4, product 4, sum 4, and the copy that joins text and video 4.
 NORM_BYTES, NORM_LAUNCHES = 16.0, 11
-HEAD_NORM_BYTES, HEAD_NORM_LAUNCHES = 4.0, 1
+# LayerNorm of each head with weights 4, and the copy of the transposed heads that it makes 4.
+HEAD_NORM_BYTES, HEAD_NORM_LAUNCHES, HEAD_NORM_ROWWISE = 8.0, 2, 4.0
 # Rotary embedding in fp32 on video rows, written back into q and k: 52 + copy 4.
 ROPE_BYTES, ROPE_LAUNCHES = 56.0, 10
 GATE_BYTES, GATE_LAUNCHES = 10.0, 4
@@ -180,6 +181,7 @@ def _head_norms(spec: TransformerSpec, sizes: Sizes, count: int) -> tuple[Pointw
         count,
         launches=(2, 2 * HEAD_NORM_LAUNCHES),
         split=Split.COLUMN,
+        rowwise=(HEAD_NORM_ROWWISE * width, HEAD_NORM_ROWWISE * spec.head_dim),
     )
     if not spec.rotary:
         return norms

@@ -222,6 +222,8 @@ def norm_and_rope(spec: TransformerSpec, style: Style, stream: Stream) -> tuple[
             launches=2,
             eager_launches=2 * launches,
             split=Split.COLUMN,
+            # A norm of one kernel gives a block to each head of a token.
+            rowwise=(4.0 * width, 4.0 * spec.head_dim) if style.rms_launches == 1 else (0.0, 0.0),
         ),
     )
 

@@ -80,6 +80,7 @@ def joined_traffic(
     split: Split = Split.NONE,
     is_copy: bool = False,
     scattered: float = 0.0,
+    rowwise: tuple[float, float] = (0.0, 0.0),
 ) -> tuple[Pointwise, Pointwise]:
     """One memory-bound operator over both streams: the latent rows, then the text rows."""
     latent = traffic(
@@ -92,6 +93,7 @@ def joined_traffic(
         split=split,
         is_copy=is_copy,
         scattered=scattered,
+        rowwise=rowwise,
     )
     text = traffic(
         f"{name} (text)",
@@ -103,5 +105,6 @@ def joined_traffic(
         split=split,
         is_copy=is_copy,
         scattered=scattered,
+        rowwise=rowwise,
     )
     return latent, text

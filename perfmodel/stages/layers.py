@@ -82,10 +82,12 @@ def traffic(
     split: Split = Split.NONE,
     is_copy: bool = False,
     scattered: float = 0.0,
+    rowwise: tuple[float, float] = (0.0, 0.0),
 ) -> Pointwise:
     """A memory-bound operator from its bytes a row: `per_row` = (fused, eager).
 
     `scattered`: of the eager ones, those of kernels with a vector broadcast over rows.
+    `rowwise`: those of norms with a block a row, and what such a block moves.
     """
     fused, eager = per_row
     return Pointwise(
@@ -99,6 +101,8 @@ def traffic(
         split=split,
         is_copy=is_copy,
         scattered_frac=scattered / eager if eager else 0.0,
+        rowwise_frac=rowwise[0] / eager if eager else 0.0,
+        row_bytes=rowwise[1],
     )
 
 
