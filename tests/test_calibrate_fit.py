@@ -30,14 +30,19 @@ from perfmodel.errors import BadInput, MissingData
 MICROBENCH = Path(__file__).parent.parent / "calibration" / "microbench"
 
 
-@pytest.fixture
-def records(tmp_path):
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
     picked = shapes()
-    return write_gemm(tmp_path, true_times(picked), picked)
+    return write_gemm(tmp_path_factory.mktemp("records"), true_times(picked), picked)
 
 
-def test_known_parameters_are_found(records):
-    (fitted,) = calibrate(records, DEVICE, QUICK).laws
+@pytest.fixture(scope="module")
+def result(records):
+    return calibrate(records, DEVICE, QUICK)
+
+
+def test_known_parameters_are_found(result):
+    (fitted,) = result.laws
     assert fitted.heldout["mape"] < 1.5
     assert fitted.train["mape"] < 1.5
     assert fitted.found.values["launch_s"] == pytest.approx(5e-6, rel=0.15)
@@ -53,8 +58,11 @@ def test_noise_of_the_rows_bounds_the_error(tmp_path):
     assert fitted.extrapolation["mape"] < 10.0
 
 
-def test_one_job_is_repeatable_to_the_bit_and_resumes(records, tmp_path):
-    def document(storage, trials=12):
+def test_one_job_is_repeatable_to_the_bit_and_resumes(tmp_path):
+    picked = shapes(60)
+    records = write_gemm(tmp_path, true_times(picked), picked)
+
+    def document(storage, trials=5):
         options = Options(trials=trials, storage=storage)
         return fit_document(calibrate(records, DEVICE, options))
 
@@ -66,8 +74,8 @@ def test_one_job_is_repeatable_to_the_bit_and_resumes(records, tmp_path):
     assert document(journal) == first
     grown = (tmp_path / "study" / "journal").stat().st_size
     assert grown < 1.2 * size, "a finished study must not run its trials again"
-    more = document(journal, trials=14)
-    assert more["laws"]["gemm/bf16"]["trials"] == 14
+    more = document(journal, trials=6)
+    assert more["laws"]["gemm/bf16"]["trials"] == 6
 
 
 def test_a_shape_lies_in_one_half_whatever_its_kernel(tmp_path):
@@ -136,8 +144,7 @@ def test_too_few_rows_are_refused(tmp_path):
         calibrate([tmp_path], DEVICE, QUICK)
 
 
-def test_fit_file_holds_what_the_contract_names_and_reads_back(records, tmp_path):
-    result = calibrate(records, DEVICE, QUICK)
+def test_fit_file_holds_what_the_contract_names_and_reads_back(records, result):
     document = fit_document(result)
     assert {"schema_version", "fit_id", "device", "laws", "records", "split", "seed", "software",
             "created"} <= set(document)  # fmt: skip
@@ -146,7 +153,7 @@ def test_fit_file_holds_what_the_contract_names_and_reads_back(records, tmp_path
     for parameter in law["parameters"].values():
         low, high = parameter["bounds"]
         assert low <= parameter["value"] <= high
-    file = tmp_path / "gemm.csv"
+    file = records[0] / "gemm.csv"
     assert document["records"][0]["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     read = laws_of_fit(json.loads(json.dumps(document)))["gemm/bf16"]
     assert read.provenance == "fitted"
@@ -155,8 +162,8 @@ def test_fit_file_holds_what_the_contract_names_and_reads_back(records, tmp_path
     assert all(len(line) <= 100 for line in report_lines(result, document))
 
 
-def test_an_older_law_version_is_refused_with_the_command(records):
-    document = fit_document(calibrate(records, DEVICE, QUICK))
+def test_an_older_law_version_is_refused_with_the_command(result):
+    document = fit_document(result)
     document["laws"]["gemm/bf16"]["version"] = 0
     with pytest.raises(MissingData, match="perfmodel calibrate --records DIR --device h100-sxm"):
         laws_of_fit(document)
@@ -174,8 +181,8 @@ def test_writing_keeps_the_older_fit(tmp_path):
         write_fit({"fit_id": "c"}, tmp_path / "notes.json")
 
 
-def test_refitting_one_law_keeps_the_others_and_the_records_behind_them(records, tmp_path):
-    document = fit_document(calibrate(records, DEVICE, QUICK))
+def test_refitting_one_law_keeps_the_others_and_the_records_behind_them(records, result):
+    document = fit_document(result)
     kept = {**document["laws"]["gemm/bf16"], "achieved_frac": 0.123}
     source = {"file": "old.csv", "sha256": "0" * 64, "rows": 9}
     older = {
@@ -241,8 +248,7 @@ def test_a_strong_pull_needs_evidence(records):
     assert strong.loss(away) > weak.loss(away)
 
 
-def test_validate_scores_with_a_given_fit_and_fits_nothing(records):
-    result = calibrate(records, DEVICE, QUICK)
+def test_validate_scores_with_a_given_fit_and_fits_nothing(records, result):
     answer = validate_microbench(records, DEVICE, fit_document(result))
     assert answer["records"] == answer["predicted"] == 300
     assert answer["metrics"]["gemm"]["mape"] < 1.5
@@ -296,8 +302,8 @@ def test_top_work_is_the_top_tenth(records):
     assert law.work[top].min() > law.work[~top].max()
 
 
-def test_family_medians_and_another_family_for_missing_laws(records):
-    document = fit_document(calibrate(records, DEVICE, QUICK))
+def test_family_medians_and_another_family_for_missing_laws(result):
+    document = fit_document(result)
     medians = family_medians([document, document])
     law = medians["hopper"]["gemm/bf16"]
     assert law["devices"] == 2

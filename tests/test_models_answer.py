@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from model_slugs import JOINT as SLUGS
 
 from perfmodel.api import recommend
-from perfmodel.catalog import load_model, model_ids, parse_gpus
+from perfmodel.catalog import load_model, parse_gpus
 from perfmodel.engines.vllm_omni.pipelines import pipeline_of
 from perfmodel.spec.workload import Workload
 
-FAMILIES = {
-    "flux",
-    "flux2",
-    "ovis_image",
-    "qwen_image",
-    "sd3",
-    "z_image",
-    "z_image_control",
-    "hunyuan_video",
-    "hunyuan_video15",
-}
-SLUGS = [slug for slug in model_ids() if load_model(slug).family in FAMILIES]
 # In no registry of vLLM-Omni.
 ENGINE = {"hunyuan_video": "xdit"}
 SYSTEMS = ("1xb300", "2xa100", "4xmi300x", "8xascend-910c-die")

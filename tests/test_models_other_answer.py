@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from model_slugs import OTHER as SLUGS
 
 from perfmodel.api import recommend
-from perfmodel.catalog import load_model, model_ids, parse_gpus
+from perfmodel.catalog import parse_gpus
 from perfmodel.engines.vllm_omni.pipelines import pipeline_of
 from perfmodel.errors import PerfmodelError
 from perfmodel.spec.workload import Workload
 
-FAMILIES = {
-    "cogvideox",
-    "cosmos_predict",
-    "cosmos_transfer",
-    "helios",
-    "hunyuan_dit",
-    "latte",
-    "longcat_video",
-    "ltx",
-    "ltx2",
-    "minimax_h3",
-    "mochi",
-    "pixart",
-    "sana",
-    "wan_vace",
-}
-SLUGS = [slug for slug in model_ids() if load_model(slug).family in FAMILIES]
 # LongCat-Video's own class lives in FastVideo, not in diffusers.
 OTHERS = {"longcat-video": "fastvideo"}
 # 62 GiB of transformer beside 48 GiB of language model that every rank holds.

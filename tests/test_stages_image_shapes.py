@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_slugs import JOINT as SLUGS
 
 from perfmodel.api.session import open_session
-from perfmodel.catalog import load_model, model_ids, parse_gpus
+from perfmodel.catalog import load_model, parse_gpus
 from perfmodel.errors import BadInput
 from perfmodel.ops import Attention, Gemm, Op, Rows, flops
 from perfmodel.pipeline.evaluate import evaluate
@@ -18,19 +19,6 @@ from perfmodel.spec.workload import Options, Workload
 from perfmodel.stages import family, text_encoder, vision_tower
 from perfmodel.stages.base import Traits
 from perfmodel.stages.summary import flops_by_kind
-
-FAMILIES = {
-    "flux",
-    "flux2",
-    "ovis_image",
-    "qwen_image",
-    "sd3",
-    "z_image",
-    "z_image_control",
-    "hunyuan_video",
-    "hunyuan_video15",
-}
-SLUGS = [slug for slug in model_ids() if load_model(slug).family in FAMILIES]
 
 
 def shape_of(slug: str, traits: Traits | None = None, **fields: object) -> Shape:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_slugs import JOINT_FAMILIES, OTHER_FAMILIES
+from model_slugs import OTHER as SLUGS
 
 from perfmodel.catalog import load_model, model_ids
 from perfmodel.ops import Attention, Conv, Gemm, Op, Role, Rows, Split, flops
@@ -16,27 +18,10 @@ from perfmodel.placement.guidance import forwards_of_a_rank, guided_steps, toget
 from perfmodel.shapes import Shape
 from perfmodel.spec.parallel import Layouts, ParallelConfig
 from perfmodel.spec.workload import Options, Workload
-from perfmodel.stages import family, helios, ltx2
+from perfmodel.stages import FAMILIES, family, helios, ltx2
 from perfmodel.stages.base import Traits
 from perfmodel.stages.summary import flops_by_kind
 
-FAMILIES = {
-    "cogvideox",
-    "cosmos_predict",
-    "cosmos_transfer",
-    "helios",
-    "hunyuan_dit",
-    "latte",
-    "longcat_video",
-    "ltx",
-    "ltx2",
-    "minimax_h3",
-    "mochi",
-    "pixart",
-    "sana",
-    "wan_vace",
-}
-SLUGS = [slug for slug in model_ids() if load_model(slug).family in FAMILIES]
 TRAITS = Traits()
 
 
@@ -50,8 +35,10 @@ def forward(slug: str, shape: Shape) -> tuple[Op, ...]:
     return family(model).denoise(model, shape, TRAITS).per_forward
 
 
-def test_every_family_has_a_model() -> None:
-    assert {load_model(slug).family for slug in SLUGS} == FAMILIES
+def test_every_family_has_a_model_and_is_taken_by_some_test() -> None:
+    taken = OTHER_FAMILIES | JOINT_FAMILIES | {"wan", "cosmos3"}
+    assert {load_model(slug).family for slug in model_ids()} == taken
+    assert set(FAMILIES) == taken | {"traced"}
 
 
 def test_frames_go_down_to_whole_latent_frames() -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from trace_counts import convolutions, traced_convolutions
 
 from perfmodel.catalog import load_model
-from perfmodel.ops import Attention, Conv, Gemm, Op, Pointwise
+from perfmodel.ops import Attention, Gemm, Op, Pointwise
 from perfmodel.spec.workload import Workload
 from perfmodel.stages import family, sound_decoder, text_encoder
 from perfmodel.stages.base import Traits
@@ -157,17 +158,7 @@ WITH_CONVOLUTIONS = [trace for trace in TRACES if "convs" in trace]
 
 @pytest.mark.parametrize("trace", WITH_CONVOLUTIONS, ids=[t["id"] for t in WITH_CONVOLUTIONS])
 def test_every_convolution_of_the_vae_is_in_the_trace(trace: dict[str, Any]) -> None:
-    ours: Counter[tuple[int, ...]] = Counter()
-    for op in vae_ops(trace):
-        if isinstance(op, Conv) and np.all(np.asarray(op.count) > 0):
-            out = (int(op.out_t), int(op.out_h), int(op.out_w))
-            ours[(op.out_channels, op.in_channels, *op.kernel, *out)] += int(op.count)
-    traced: Counter[tuple[int, ...]] = Counter()
-    for weight, out, count in trace["convs"]:
-        if len(weight) == 4:  # a 2-D layer: frames are its batch
-            weight, out = [*weight[:2], 1, *weight[2:]], [1, out[1], out[0], *out[2:]]
-        traced[(*weight, *out[2:])] += count
-    assert ours == traced
+    assert convolutions(vae_ops(trace)) == traced_convolutions(trace)
 
 
 def test_a_fused_projection_is_the_same_work() -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from trace_counts import convolutions, traced_convolutions
 from vae_specs import SPECS
 
-from perfmodel.ops import Conv, Op, Pointwise
+from perfmodel.ops import Op, Pointwise
 from perfmodel.placement.tiles import Tiling, edges
 from perfmodel.stages import vae as dispatch
 from perfmodel.stages.base import Traits
@@ -85,17 +85,7 @@ WITH_CONVOLUTIONS = [trace for trace in TRACES if "convs" in trace]
 
 @pytest.mark.parametrize("trace", WITH_CONVOLUTIONS, ids=[t["id"] for t in WITH_CONVOLUTIONS])
 def test_every_convolution_is_in_the_trace(trace: dict[str, Any]) -> None:
-    ours: Counter[tuple[int, ...]] = Counter()
-    for op in ops_of(trace):
-        if isinstance(op, Conv) and np.all(np.asarray(op.count) > 0):
-            out = (int(op.out_t), int(op.out_h), int(op.out_w))
-            ours[(op.out_channels, op.in_channels, *op.kernel, *out)] += int(op.count)
-    traced: Counter[tuple[int, ...]] = Counter()
-    for weight, out, count in trace["convs"]:
-        if len(weight) == 4:  # a 2-D layer: frames are its batch
-            weight, out = [*weight[:2], 1, *weight[2:]], [1, out[1], out[0], *out[2:]]
-        traced[(*weight, *out[2:])] += count
-    assert ours == traced
+    assert convolutions(ops_of(trace)) == traced_convolutions(trace)
 
 
 @pytest.mark.parametrize("name", sorted({trace["model"] for trace in TRACES}))

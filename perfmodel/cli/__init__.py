@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # otherwise pydantic reads the entry points of every installed package to look for plugins
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from perfmodel.cli.app import run
-    from perfmodel.cli.output import open_streams
+    from perfmodel.cli.streams import open_streams
 
     open_streams()
     code = run(list(sys.argv[1:] if argv is None else argv))

@@ -16,7 +16,8 @@ import typer.core
 import typer.main
 
 from perfmodel.cli import INTERRUPTED, PROGRAM
-from perfmodel.cli.output import emit_refusal, put, quiet_pipe, unwritable
+from perfmodel.cli.output import emit_refusal
+from perfmodel.cli.streams import put, quiet_pipe, unwritable
 from perfmodel.errors import BadInput, PerfmodelError, Problem
 
 UNWRITABLE = (errno.EBADF, errno.ENOSPC, errno.EIO)

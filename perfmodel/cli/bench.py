@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perfmodel.cli.output import put, say, warn
+from perfmodel.cli.streams import put, say, warn
 from perfmodel.errors import BadInput, MissingData, Problem
 from perfmodel.files import as_word
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perfmodel.cli.fit_place import home_of, own_fit_path
-from perfmodel.cli.output import few, warn
+from perfmodel.cli.streams import few, warn
 from perfmodel.errors import BadInput, Problem
 from perfmodel.files import as_word
 

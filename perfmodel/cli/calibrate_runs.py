@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from perfmodel.cli.output import warn
+from perfmodel.cli.streams import warn
 from perfmodel.errors import BadInput, Problem
 
 if TYPE_CHECKING:

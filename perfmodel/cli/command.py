@@ -53,7 +53,8 @@ def _run(
     kind: Callable[[], type[Document]] | None,
     problems: Sequence[Problem] = (),
 ) -> int:
-    from perfmodel.cli.output import emit_refusal, put
+    from perfmodel.cli.output import emit_refusal
+    from perfmodel.cli.streams import put
 
     full = typed
     try:

@@ -28,7 +28,8 @@ def command(
 
     Example: perfmodel explain usp
     """
-    from perfmodel.cli.output import DEFAULT_COLUMNS, put, put_json
+    from perfmodel.cli.output import DEFAULT_COLUMNS, put_json
+    from perfmodel.cli.streams import put
     from perfmodel.report.explain_page import explain_page, terms_page
     from perfmodel.report.glossary import explain
     from perfmodel.report.tables import render_text

@@ -14,7 +14,7 @@ LIMIT_MISSED = 5
 
 def of_answer(answer: Answer, limit_ms: float | None) -> int:
     """Exit code 0 when the best configuration is within ``--max-latency``, else a line and 5."""
-    from perfmodel.cli.output import say
+    from perfmodel.cli.streams import say
     from perfmodel.report.words import milliseconds
 
     best = _longest_ms(answer.recommendations[0]) if answer.recommendations else None
@@ -34,7 +34,7 @@ def of_answer(answer: Answer, limit_ms: float | None) -> int:
 
 def of_cases(answer: CompareAnswer, given: Given) -> int:
     """Exit code 0 when a case is as fast as its ``--max-latency``, else a line and 5."""
-    from perfmodel.cli.output import say
+    from perfmodel.cli.streams import say
     from perfmodel.cli.values import number
 
     for row in answer.rows:

@@ -88,7 +88,7 @@ def write(answer: PlanAnswer, given: Given, folder: Path) -> None:
 
 
 def _next_steps(folder: Path) -> None:
-    from perfmodel.cli.output import say
+    from perfmodel.cli.streams import say
     from perfmodel.files import as_word
 
     say(

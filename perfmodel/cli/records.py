@@ -37,7 +37,7 @@ def convert(given: Given) -> int:
 
     Example: perfmodel records convert headers.txt server.log --gpus 4xB300 --parallel usp4
     """
-    from perfmodel.cli.output import put, warn
+    from perfmodel.cli.streams import put, warn
     from perfmodel.verify.convert import convert as read_run
 
     paths = [Path(text) for text in given.many("files")]
@@ -58,8 +58,8 @@ def _ran(given: Given) -> tuple[Session, ParallelConfig]:
     from perfmodel.api.offload import settled
     from perfmodel.api.session import open_session
     from perfmodel.cli.inputs import read_inputs
-    from perfmodel.cli.output import warn
     from perfmodel.cli.predict import read_extra
+    from perfmodel.cli.streams import warn
     from perfmodel.engines import DEFAULT_ENGINE, parse_engine
     from perfmodel.spec.parallel import Layouts
 

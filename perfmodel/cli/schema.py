@@ -55,7 +55,7 @@ def command(
 
     Example: perfmodel schema recommend
     """
-    from perfmodel.cli.output import put
+    from perfmodel.cli.streams import put
 
     if name is None:
         put("\n".join(names()) + "\n")

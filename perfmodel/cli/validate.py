@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perfmodel.cli.limits import LIMIT_MISSED
-from perfmodel.cli.output import few, put, warn
+from perfmodel.cli.streams import few, put, warn
 from perfmodel.errors import BadInput, Problem
 from perfmodel.files import is_dir, is_file
 

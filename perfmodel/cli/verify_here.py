@@ -22,7 +22,8 @@ def live(given: Given) -> int:
     """Build, time and compare the blocks of a configuration."""
     started = time.perf_counter()
     from perfmodel.cli.inputs import read_options, read_settings, read_workload
-    from perfmodel.cli.output import emit, read_target, say
+    from perfmodel.cli.output import emit, read_target
+    from perfmodel.cli.streams import say
     from perfmodel.cli.values import Collector, whole
 
     collect = Collector()
@@ -104,7 +105,7 @@ def serve(given: Given) -> Path:
     Raises:
         BadInput: no plan, or no run of it gave a record.
     """
-    from perfmodel.cli.output import say
+    from perfmodel.cli.streams import say
     from perfmodel.cli.values import Collector, real
     from perfmodel.verify.serve.run import READY_S
     from perfmodel.verify.serve.run import serve as run_plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from perfmodel.api.predict import predict
 from perfmodel.errors import PerfmodelError
 from perfmodel.report.answer import PredictAnswer
-from perfmodel.spec.record import RunRecord
+from perfmodel.spec.record import END_TO_END_KEYS, RunRecord
 from perfmodel.units import GIB, MIB, MS_PER_S
 from perfmodel.validate.questions import GENERIC_ENGINE, Question, Skip, question
 from perfmodel.validate.timers import StageTimers, timers_of
@@ -31,6 +31,16 @@ class Predicted:
     low_ms: dict[str, float] = field(default_factory=dict)
     high_ms: dict[str, float] = field(default_factory=dict)
     memory_mib: float | None = None
+
+    @property
+    def end_to_end_key(self) -> str | None:
+        """The first end-to-end key that the record has."""
+        return next((key for key in END_TO_END_KEYS if key in self.predicted_ms), None)
+
+    @property
+    def main_key(self) -> str | None:
+        """The end-to-end key, else the first that is predicted."""
+        return self.end_to_end_key or next(iter(self.predicted_ms), None)
 
 
 def predict_record(record: RunRecord) -> Predicted:

@@ -9,7 +9,7 @@ import numpy as np
 
 from perfmodel import catalog
 from perfmodel.report.validate_answer import RecordDetail, Skipped, ValidateAnswer
-from perfmodel.spec.record import END_TO_END_KEYS, RunRecord, read_records
+from perfmodel.spec.record import RunRecord, read_records
 from perfmodel.units import PERCENT
 from perfmodel.validate.predicted import Predicted, predict_record
 from perfmodel.validate.questions import Skip, version_of
@@ -101,14 +101,9 @@ def _predict_all(
     return predicted, skipped
 
 
-def end_to_end_key(one: Predicted) -> str | None:
-    """The first end-to-end key that the record has."""
-    return next((key for key in END_TO_END_KEYS if key in one.predicted_ms), None)
-
-
 def _key(one: Predicted, metric: str) -> str | None:
     if metric == "e2e":
-        return end_to_end_key(one)
+        return one.end_to_end_key
     return metric if metric in one.predicted_ms else None
 
 
@@ -126,7 +121,7 @@ def _labelled(
 ) -> Iterator[tuple[Mapping[str, str], float, float]]:
     """One row a record: its end-to-end time, else its denoise time."""
     for one in scored:
-        key = end_to_end_key(one) or next(iter(one.predicted_ms), None)
+        key = one.main_key
         if key is None:
             continue
         labels = {
@@ -143,7 +138,7 @@ def _intervals(scored: Sequence[Predicted]) -> tuple[list[bool], list[float]]:
     inside: list[bool] = []
     halfwidths: list[float] = []
     for one in scored:
-        key = end_to_end_key(one) or next(iter(one.predicted_ms), None)
+        key = one.main_key
         if key is None:
             continue
         low, high = one.low_ms[key], one.high_ms[key]
@@ -186,7 +181,7 @@ def _detail(one: Predicted, fit_ids: frozenset[str]) -> RecordDetail:
 
 def likely_reason(one: Predicted) -> str | None:
     """What most probably explains a miss outside the interval: the largest uncertain part."""
-    key = end_to_end_key(one) or next(iter(one.predicted_ms), None)
+    key = one.main_key
     if key is None or one.low_ms[key] <= one.record.measured_ms[key] <= one.high_ms[key]:
         return None
     predicted_ms, measured_ms = one.predicted_ms[key], one.record.measured_ms[key]

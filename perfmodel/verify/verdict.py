@@ -11,29 +11,26 @@ import numpy as np
 
 from perfmodel.api import header
 from perfmodel.api.command import command_line
-from perfmodel.api.records import low_high_ms, prediction, with_commands
+from perfmodel.api.records import prediction, with_commands
 from perfmodel.api.session import Session
 from perfmodel.errors import Problem
 from perfmodel.pipeline.evaluate import STAGES
-from perfmodel.pipeline.uncertainty import REPEAT_FRAC, halfwidth_s
+from perfmodel.pipeline.uncertainty import REPEAT_FRAC
 from perfmodel.plan.belief import (
     BOUND_SD,
-    HUBER_SD,
     Z80,
     Matrix,
-    distance_sd,
 )
 from perfmodel.plan.survey import settled_for, survey
-from perfmodel.report.answer import Answer, StageRow
+from perfmodel.report.answer import Answer
 from perfmodel.report.plan_answer import PlanAnswer
 from perfmodel.report.verify_answer import TermShift, UpdatedRow, VerifiedRun, VerifyAnswer
-from perfmodel.report.words import stage_title
 from perfmodel.spec.parallel import ParallelConfig
 from perfmodel.spec.record import RunRecord
-from perfmodel.units import GIB, MIB, MS_PER_S, PERCENT
+from perfmodel.units import MS_PER_S, PERCENT
+from perfmodel.verify.compared import compared, set_aside
 from perfmodel.verify.learned import (
     Judgement,
-    Measured,
     judge,
     loss_frac,
     next_runs,
@@ -41,14 +38,13 @@ from perfmodel.verify.learned import (
     split_units,
     with_rows,
 )
-from perfmodel.verify.observe import WHOLE_KEYS, key_seconds, key_stages, observations
+from perfmodel.verify.observe import key_stages
 from perfmodel.verify.sort import Aside, refuse_strangers, sort, unanswered
 from perfmodel.verify.titles import source_title
 
 SHOWN_ROWS = 10
 SHOWN_TERMS = 6
 LEAST_SHIFT_FRAC = 0.01
-DISAGREE_FRAC = 0.1
 
 
 def verify(
@@ -116,8 +112,12 @@ def _answer(
     session = found.field.table.session
     order, draws = ranked(found)
     runs = (
-        *(_run(found, one, taken.record, plan) for one in found.measured for taken in one.taken),
-        *(_aside(item, plan) for item in aside),
+        *(
+            compared(found, one, taken.record, plan)
+            for one in found.measured
+            for taken in one.taken
+        ),
+        *(set_aside(item, plan) for item in aside),
     )
     best = order[0]
     command = command_line(session, "verify", settings)
@@ -274,127 +274,3 @@ def _terms(found: Judgement, row: int) -> tuple[TermShift, ...]:
         )
     rows.sort(key=lambda term: -abs(term.effect_ms))
     return tuple(rows[:SHOWN_TERMS])
-
-
-def _letter(plan: PlanAnswer | None, record: RunRecord, config_id: str | None) -> str | None:
-    if plan is None:
-        return None
-    by_run = {run.run_id: run.letter for run in plan.runs}
-    by_config = {run.config_id: run.letter for run in plan.runs}
-    return by_run.get(record.run or "") or by_config.get(config_id or "")
-
-
-def _aside(item: Aside, plan: PlanAnswer | None) -> VerifiedRun:
-    return VerifiedRun(
-        letter=_letter(plan, item.record, item.config_id),
-        record_id=item.record.id,
-        config_id=item.config_id,
-        status="failed" if item.kind == "failed" else "set aside",
-        reason=item.reason,
-    )
-
-
-def _run(
-    found: Judgement, one: Measured, record: RunRecord, plan: PlanAnswer | None
-) -> VerifiedRun:
-    table, session = found.field.table, found.field.table.session
-    config_id = table.config_id(one.row)
-    measured = record.measured_ms
-    compared = measured.get(found.key) if found.key else None
-    stages = _stage_rows(found, one.row, measured)
-    predicted_ms = low = high = None
-    if found.key:
-        covered = key_stages(found.key, session)
-        seconds = float(found.prior.time_s(covered)[one.row])
-        times = int(session.job.shape.steps) if found.key == "denoise_per_step" else 1
-        ends = _range_ms(found, one.row, covered)
-        predicted_ms, low, high = (value / times for value in (seconds * MS_PER_S, *ends))
-    error = outside = None
-    if compared and predicted_ms is not None and low is not None and high is not None:
-        error = (predicted_ms / compared - 1) * PERCENT
-        outside = not low <= compared <= high
-    reserved = record.memory_kind != "driver"
-    memory = table.memory.reserved_bytes if reserved else table.memory.peak_bytes
-    seen_mib = record.peak_memory_mib
-    return VerifiedRun(
-        letter=_letter(plan, record, config_id),
-        record_id=record.id,
-        config_id=config_id,
-        status="measured",
-        notes=tuple(_notes(found, one, record)),
-        stages=stages,
-        compared_ms=compared,
-        predicted_ms=predicted_ms,
-        error_pct=error,
-        outside_range=outside,
-        peak_memory_gib=None if seen_mib is None else seen_mib * MIB / GIB,
-        predicted_memory_gib=None if seen_mib is None else float(memory[one.row]) / GIB,
-    )
-
-
-def _notes(found: Judgement, one: Measured, record: RunRecord) -> list[str]:
-    """What is missing in a record, and what in it disagrees."""
-    session = found.field.table.session
-    if record.id.startswith("study "):
-        return ["told to the study before, not in these results"]
-    seen, notes = observations(one.row, record, found.prior, session)
-    exists = [s for s in STAGES if found.prior.time_s((s,))[one.row] > 0 and s != "transfer"]
-    present = {s for one_seen in seen if len(one_seen.stages) == 1 for s in one_seen.stages}
-    missing = [stage_title(s) for s in exists if s not in present]
-    if not present:
-        notes.append("no stage times: the terms are told apart by the other runs only")
-    elif missing:
-        notes.append(f"no {', '.join(missing)}: learnt from what is there")
-    if not any(key in record.measured_ms for key in WHOLE_KEYS):
-        notes.append("no request time: the stages that are missing stay predicted")
-    if any(abs(distance_sd(found.belief, one_seen)) > HUBER_SD for one_seen in seen):
-        notes.append("far from what the other runs say: it counts less; was it the same code?")
-    if found.key and len(one.taken) > 1:
-        values = [
-            t.record.measured_ms[found.key] for t in one.taken if found.key in t.record.measured_ms
-        ]
-        if values and max(values) > min(values) * (1 + DISAGREE_FRAC):
-            notes.append(
-                f"{len(values)} records of it differ by "
-                f"{(max(values) / min(values) - 1) * PERCENT:.0f} %: their median counts"
-            )
-    return notes
-
-
-def _range_ms(found: Judgement, row: int, stages: Sequence[str]) -> tuple[float, float]:
-    """80 % range of some stages of a row as predicted, in milliseconds: that of `recommend`."""
-    evaluation, names = found.field.table.evaluation, tuple(stages)
-    seconds = sum(float(evaluation.stages[name].total_s[row]) for name in names)
-    return low_high_ms(seconds, float(halfwidth_s(evaluation, names)[row]))
-
-
-def _stage_rows(found: Judgement, row: int, measured: dict[str, float]) -> tuple[StageRow, ...]:
-    session, rows = found.field.table.session, []
-    named: list[tuple[str, tuple[str, ...], float | None]] = [
-        (stage, (stage,), measured.get(stage)) for stage in STAGES
-    ]
-    steps = int(session.job.shape.steps)
-    per_step = measured.get("denoise_per_step")
-    whole = next((k for k in WHOLE_KEYS if measured.get(k)), None)
-    request_ms = None
-    covered: tuple[str, ...] = STAGES
-    if whole:
-        covered = key_stages(whole, session)
-        request_ms = key_seconds(whole, measured[whole], session) * MS_PER_S
-    named.append(("request", covered, request_ms))
-    for name, stages, seen in named:
-        value = per_step * steps if seen is None and name == "denoise" and per_step else seen
-        predicted_ms = float(found.prior.time_s(stages)[row]) * MS_PER_S
-        low, high = _range_ms(found, row, stages)
-        rows.append(
-            StageRow(
-                stage=name,
-                predicted_ms=predicted_ms,
-                low_ms=low,
-                high_ms=high,
-                measured_ms=value,
-                error_pct=(predicted_ms / value - 1) * PERCENT if value else None,
-                outside_range=not low <= value <= high if value and predicted_ms else None,
-            )
-        )
-    return tuple(rows)
