@@ -11,6 +11,7 @@ from perfmodel.calibrate.laws_fit import FitLaw
 from perfmodel.calibrate.links import ROOF
 from perfmodel.calibrate.records import Records
 from perfmodel.catalog.data import find
+from perfmodel.cost import conv
 from perfmodel.cost.machine import Rates
 from perfmodel.errors import MissingData, Problem
 from perfmodel.spec.hardware import Device
@@ -34,8 +35,8 @@ WORST_TRAIN_MEDIAN_APE = 40.0
 def rate_fracs(law: FitLaw, rates: Rates) -> NDArray[np.float64] | None:
     """Achieved over datasheet rate of each row: matrix units, link or memory; None if unknown."""
     rows, time = law.rows, law.rows["latency_s"]
-    if law.kind in ("gemm", "attention", "conv"):
-        return law.work / time / rates.peak(str(rows.text("dtype")[0]))
+    if law.kind in COMPUTED:
+        return law.work / time / rates.peak(_multiplied_in(law, rates))
     if law.kind == "collective":
         passes = np.where(rows.text("collective") == "all_reduce", 2.0, 1.0)
         sent = law.work * passes * (1.0 - 1.0 / rows["num_ranks"])
@@ -104,12 +105,18 @@ def other_devices(records: Records, device: Device) -> list[Problem]:
     return [Problem("records-device", message, "--records", severity="warning")]
 
 
+def _multiplied_in(law: FitLaw, rates: Rates) -> str:
+    """Type that the matrix units take."""
+    dtype = str(law.rows.text("dtype")[0])
+    return conv.multiplied_in(dtype, rates) if law.kind == "conv" else dtype
+
+
 def no_peak(law: FitLaw, rates: Rates) -> str | None:
     """Why rows of a dtype cannot be predicted; None where the device has its peak rate."""
     if law.kind not in COMPUTED:
         return None
     try:
-        rates.peak(str(law.rows.text("dtype")[0]))
+        rates.peak(_multiplied_in(law, rates))
     except MissingData as error:
         return error.problems[0].message.rpartition(";")[0]
     return None

@@ -139,10 +139,16 @@ def _quantize(values: Mapping[str, float], rates: Rates, rows: Rows, kernel: Fac
 
 
 def _conv(values: Mapping[str, float], rates: Rates, rows: Rows, kernel: Factors) -> FloatArray:
-    inner = rows["in_channels"] * rows["kt"] * rows["kh"] * rows["kw"]
-    dtype = str(rows.text("dtype")[0])
-    return gemm.gemm_time_s(
-        values, rates, dtype, _voxels(rows), rows["out_channels"], inner, kernel_rate=kernel["rate"]
+    return conv.conv_time_s(
+        values,
+        rates,
+        conv.multiplied_in(str(rows.text("dtype")[0]), rates),
+        _voxels(rows),
+        rows["in_channels"],
+        rows["out_channels"],
+        rows["kt"] * rows["kh"] * rows["kw"],
+        rows["stride_t"] * rows["stride_h"] * rows["stride_w"],
+        rate=kernel["rate"],
     )
 
 

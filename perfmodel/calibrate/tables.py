@@ -33,7 +33,11 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
 )
 
 PARAMETER_TABLES: tuple[tuple[str, tuple[Parameter, ...]], ...] = (
-    ("gemm, and conv where it was measured", gemm.PARAMETERS),
+    (
+        "gemm; conv, where it was measured, without `strip`, `cache_frac`, `l2_gain`, "
+        "`host_floor_s`, `pitch_frac` and `beside_frac`",
+        gemm.PARAMETERS,
+    ),
     (
         "gemm, low-precision dtypes: besides (without `split_s`, `pitch_frac`, `beside_frac`)",
         gemm.QUANTISED_PARAMETERS[-4:],

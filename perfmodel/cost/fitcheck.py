@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from perfmodel.cost import attention, gemm, media, pointwise, protocols, quantize, transfer
+from perfmodel.cost import attention, conv, gemm, media, pointwise, protocols, quantize, transfer
 from perfmodel.cost.fits import Parameter
 from perfmodel.cost.versions import LAW_VERSIONS
 from perfmodel.errors import BadInput, Problem
@@ -233,7 +233,7 @@ def parameters_of(law: str) -> tuple[Parameter, ...]:
         return protocols.parameters_of(law)
     return {
         "attention": attention.PARAMETERS,
-        "conv": gemm.PARAMETERS,
+        "conv": conv.PARAMETERS,
         "pointwise": pointwise.PARAMETERS,
         "quantize": quantize.PARAMETERS,
         "transfer": transfer.PARAMETERS,

@@ -3,7 +3,7 @@
 LAW_VERSIONS: dict[str, int] = {
     "gemm": 3,
     "attention": 2,
-    "conv": 2,
+    "conv": 3,
     "pointwise": 1,
     "collective": 4,
     "quantize": 1,
