@@ -208,9 +208,9 @@ def _rank(table: Table, wanted: _Wanted) -> _Ranked:
         allowed = fast if fast.any() else allowed
     peak_bytes = table.memory.peak_bytes
     scores = score(evaluation, peak_bytes, wanted.objective, num_gpus, requests)
-    return _Ranked(
-        table, allowed, rank(evaluation, allowed, scores, peak_bytes, table.memory.tight)
-    )
+    tight, capacity_bytes = table.memory.tight, table.memory.capacity_bytes
+    ranking = rank(evaluation, allowed, scores, peak_bytes, tight, capacity_bytes)
+    return _Ranked(table, allowed, ranking)
 
 
 def _top(variants: Sequence[_Ranked], top: int, objective: str) -> tuple[_Ranked, list[Prediction]]:

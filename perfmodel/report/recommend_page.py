@@ -230,7 +230,8 @@ def _objective_columns(rows: Sequence[Prediction], objective: str | None) -> lis
 def _versus(row: Prediction, first: bool) -> str:
     if first:
         return "best"
-    return "tie" if row.tied_with_best else words.signed_percent(row.vs_best_pct)
+    tie = "tie " if row.tied_with_best else ""
+    return tie + words.signed_percent(row.vs_best_pct)
 
 
 def _add_choices(page: Page, answer: Answer) -> None:
@@ -259,10 +260,10 @@ def _vae_choice(choice: Choice) -> str:
 
 
 def _lossy(choice: Choice) -> str:
+    change = choice.latency_change_pct
+    slower = "slower here, " if change is not None and round(change) > 0 else ""
     parts = [
-        f"{words.signed_percent(choice.latency_change_pct, 0)} request"
-        if choice.latency_change_pct is not None
-        else "",
+        f"{slower}{words.signed_percent(change, 0)} request" if change is not None else "",
         f"{choice.memory_change_gib:+.1f} GiB" if choice.memory_change_gib is not None else "",
         choice.why or "",
     ]

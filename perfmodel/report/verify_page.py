@@ -220,7 +220,8 @@ def _alone(answer: VerifyAnswer) -> str:
 def _versus(row: UpdatedRow) -> str:
     if row.vs_best_pct is None or row.rank == 1:
         return "best"
-    return "tie" if row.tied_with_best else words.signed_percent(row.vs_best_pct)
+    tie = "tie " if row.tied_with_best else ""
+    return tie + words.signed_percent(row.vs_best_pct)
 
 
 def _left(answer: VerifyAnswer) -> str:

@@ -26,6 +26,7 @@ LAYOUT_AXES = (
     "hsdp",
     "hsdp_replicate",
 )
+VAE_AXES = ("vae_patch", "vae_tiling")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,12 @@ MEMORY_GRAIN_BYTES = 2.0**30
 MEMORY_WORTH_FRAC = 0.02
 """What a tie may lose to the fastest of them and still go first for its memory."""
 
+SCARCE_FRAC = 0.8
+"""Memory orders ties beyond this share of a device's: below it, what is free is of no use."""
+
+EQUAL_FRAC = 1e-6
+"""Scores closer than this are equal: the same work, summed in another order."""
+
 
 def rank(
     evaluation: Evaluation,
@@ -96,19 +103,21 @@ def rank(
     scores: Column,
     peak_bytes: Column,
     tight: NDArray[np.bool_] | None = None,
+    capacity_bytes: float = 0.0,
 ) -> Ranking:
     """Order the allowed rows: the best of each denoise layout, ties decided by memory.
 
     A row is tied with the best when the error of the *difference* of the two predictions exceeds
-    it (errors they share cancel), and no other such row beats it by more than the error of theirs.
-    Among ties within `MEMORY_WORTH_FRAC` of the fastest, less memory goes first.  Rows that may
-    run out of memory (`tight`) come after all that fit.
+    it (errors they share cancel), and no other such row beats it by more than the error of theirs;
+    a layout with sharded weights ties with nothing where the same layout without is as fast.
+    Among ties within `MEMORY_WORTH_FRAC` of the fastest, less memory beyond `SCARCE_FRAC` of
+    `capacity_bytes` goes first.  Rows that may run out of memory (`tight`) come after all that fit.
     """
     rows = np.flatnonzero(allowed)
     if rows.size == 0:
         return Ranking(rows, np.zeros(0, bool), scores)
     late = np.zeros(len(scores), bool) if tight is None else tight
-    rows = rows[np.lexsort((scores[rows], late[rows]))]
+    rows = rows[np.lexsort((peak_bytes[rows], _grains(scores[rows]), late[rows]))]
     groups = denoise_layouts(evaluation.layouts)[rows]
     _, first = np.unique(groups, return_index=True)
     rows = rows[np.sort(first)]
@@ -118,10 +127,32 @@ def rank(
     tied[peers] = _tied(evaluation, rows[peers], best, scores, peak_bytes)
     front = rows[tied]
     close = scores[front] <= scores[best] * (1 + MEMORY_WORTH_FRAC)
-    least = np.min(peak_bytes[front], initial=np.inf, where=close)
-    memory = np.floor((peak_bytes[front] - least) / MEMORY_GRAIN_BYTES)
+    scarce = np.maximum(peak_bytes[front], SCARCE_FRAC * capacity_bytes)
+    memory = np.floor((scarce - np.min(scarce, initial=np.inf, where=close)) / MEMORY_GRAIN_BYTES)
     front = front[np.lexsort((scores[front], np.where(close, memory, 0.0), ~close))]
     return Ranking(np.concatenate([front, rows[~tied]]), np.sort(tied)[::-1], scores)
+
+
+def _grains(scores: Column) -> Column:
+    """Scores in steps of `EQUAL_FRAC` of the least, so that equal ones are equal."""
+    return np.asarray(np.round(scores / (EQUAL_FRAC * max(float(scores.min()), EQUAL_FRAC))))
+
+
+def needless_sharding(layouts: Layouts, rows: Indices, scores: Column) -> dict[int, int]:
+    """Places in `rows` with sharded weights, to that of the same layout without that is as fast.
+
+    Sharding adds gathers to the same work: of such a pair it is known which is faster.
+    """
+    axes = [axis for axis in (*LAYOUT_AXES, *VAE_AXES) if not axis.startswith("hsdp")]
+    keys = list(zip(*(getattr(layouts, axis)[rows].tolist() for axis in axes), strict=True))
+    sharded = (layouts.hsdp[rows] > 1).tolist()
+    whole = {key: place for place, key in enumerate(keys) if not sharded[place]}
+    pairs = ((place, whole.get(key)) for place, key in enumerate(keys) if sharded[place])
+    return {
+        place: plain
+        for place, plain in pairs
+        if plain is not None and scores[rows[plain]] <= scores[rows[place]]
+    }
 
 
 def _tied(
@@ -137,6 +168,8 @@ def _tied(
         behind = scores[rows][:, None] - scores[front]
         tied = np.all(behind <= margin, axis=1)
         front = rows[tied]
+    reach = rows[: int(np.flatnonzero(tied)[-1]) + 1]
+    tied[list(needless_sharding(evaluation.layouts, reach, scores))] = False
     return tied
 
 
