@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from perfmodel.catalog import hardware_ids, load_device, parse_gpus
+from perfmodel.catalog import hardware_ids, load_device, load_fit, parse_gpus
 from perfmodel.cost import Machine, cost
 from perfmodel.cost.machine import Rates
 from perfmodel.errors import MissingData
@@ -143,3 +143,21 @@ def test_a_reduction_is_about_a_scatter_and_a_gather_and_no_link_is_passed(name)
         link = box.topology.path(ranks).bytes_per_s_per_direction
         sent = sizes * (ranks - 1) / ranks
         assert np.all(times["all_gather"] * np.maximum(link, 1) >= sent * (1 - 1e-9))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_laws_measured_in_one_16_bit_type_serve_the_other(dtype):
+    """Without this a table in fp16 alone is fitted, and predictions never look at the fit."""
+    system = parse_gpus("1xh100-sxm")
+    shipped = load_fit("h100-sxm")
+    assert shipped is not None
+    kinds = ("gemm", "attention")
+    laws = {f"{kind}/fp16": shipped["laws"][f"{kind}/bf16"] for kind in kinds}
+    box = Machine.build(system.device, Topology.of(system), fit={**shipped, "laws": laws})
+    for op in (
+        Gemm(name="g", m=8192, n=8192, k=8192, dtype=dtype),
+        attention(dtype=dtype, backend="FLASH_ATTN"),
+    ):
+        found = cost(op, box)
+        assert found.provenance == "fitted"
+        assert found.time_each_s == cost(op, machine("h100-sxm")).time_each_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -123,6 +123,14 @@ def laws_of_fit(fit: Mapping[str, Any]) -> dict[str, Law]:
     return laws
 
 
+def _with_both_halves(laws: dict[str, Law]) -> dict[str, Law]:
+    """The 16-bit types run at one rate: a law measured in fp16 alone serves bf16, by its name."""
+    for name in [name for name in laws if name.endswith("/fp16")]:
+        served = name.replace("/fp16", "/bf16")
+        laws.setdefault(served, replace(laws[name], name=served))
+    return laws
+
+
 def kernel_factors(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Factors of the kernels of a stored law, as keyword arguments of `Law`."""
     kernels = {
@@ -196,7 +204,7 @@ def load_laws(
         fit = load_fit(device_id)
     laws = family_laws(priors, str((fit or {}).get("prior_family", family)))
     if fit is not None:
-        laws.update(laws_of_fit(fit))
+        laws.update(_with_both_halves(laws_of_fit(fit)))
     named = {
         name: NamedPrior(
             float(p["value"]),
