@@ -18,9 +18,9 @@ from perfmodel import catalog, engines
 from perfmodel.api.session import open_session
 from perfmodel.api.table import search_space
 from perfmodel.engines.base import Context, legal, problems
+from perfmodel.engines.described.commands import benchmark
 from perfmodel.engines.diffusers.commands import program
 from perfmodel.engines.extract_flags import extract
-from perfmodel.engines.plain.commands import benchmark
 from perfmodel.engines.sglang_diffusion import commands as sglang
 from perfmodel.engines.wan_official import commands as wan
 from perfmodel.engines.xdit import commands as xdit
@@ -495,7 +495,7 @@ def test_flag_lists_say_where_they_are_from(name):
 def test_no_engine_loads_for_the_default_one():
     code = (
         "import sys; from perfmodel.engines import engine; engine()\n"
-        "loaded = [m for m in sys.modules if 'engines.plain' in m or 'engines.xdit' in m]\n"
+        "loaded = [m for m in sys.modules if 'engines.described' in m or 'engines.xdit' in m]\n"
         "assert not loaded, loaded"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

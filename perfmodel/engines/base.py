@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.errors import Problem, Severity
+from perfmodel.spec.hardware import Device
+from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.parallel import Layouts, ParallelConfig
 from perfmodel.spec.workload import Options
 from perfmodel.stages.base import Traits
@@ -347,7 +349,7 @@ class Engine(Protocol):
         """
 
     def behaviour(
-        self, model: object, device: object, version: Version, options: Options
+        self, model: ModelSpec, device: Device, version: Version, options: Options
     ) -> Behaviour:
         """Everything that the other rooms need to know of this version, model and device."""
 

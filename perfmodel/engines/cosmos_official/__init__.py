@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from perfmodel.engines.base import Residency
 from perfmodel.engines.cosmos_official.commands import read_launch, render
-from perfmodel.engines.plain.attention import cudnn
-from perfmodel.engines.plain.engine import PlainEngine
-from perfmodel.engines.plain.facts import Facts, ModelFacts
+from perfmodel.engines.described.attention import cudnn
+from perfmodel.engines.described.engine import DescribedEngine
+from perfmodel.engines.described.facts import Facts, ModelFacts
 
 # Context parallelism over all processes: heads against tokens by all-to-all.
 _PARALLEL = frozenset({"ulysses"})
@@ -75,4 +75,4 @@ FACTS = Facts(
         "https://github.com/NVIDIA/cosmos-framework",
     ),
 )
-ENGINE = PlainEngine(facts=FACTS, starter=render, reader=read_launch)
+ENGINE = DescribedEngine(facts=FACTS, starter=render, reader=read_launch)

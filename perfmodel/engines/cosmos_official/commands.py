@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from perfmodel.engines.base import Commands, Context, Launch
-from perfmodel.engines.plain.commands import (
+from perfmodel.engines.described.commands import (
     PROMPT,
     is_image,
     launcher,
@@ -15,7 +15,7 @@ from perfmodel.engines.plain.commands import (
     output_name,
     without_server,
 )
-from perfmodel.engines.plain.launch import Grammar, read
+from perfmodel.engines.described.launch import Grammar, read
 from perfmodel.spec.parallel import ParallelConfig
 
 _SWITCH = {"action": "store_true"}

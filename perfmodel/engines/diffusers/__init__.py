@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from perfmodel.engines.described.engine import DescribedEngine
 from perfmodel.engines.diffusers.commands import read_launch, render
 from perfmodel.engines.diffusers.facts import FACTS
-from perfmodel.engines.plain.engine import PlainEngine
 
-ENGINE = PlainEngine(facts=FACTS, starter=render, reader=read_launch)
+ENGINE = DescribedEngine(facts=FACTS, starter=render, reader=read_launch)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from perfmodel.engines.base import Commands, Context, Launch
-from perfmodel.engines.plain.commands import (
+from perfmodel.engines.described.commands import (
     PROMPT,
     is_image,
     launcher,

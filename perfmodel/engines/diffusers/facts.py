@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from perfmodel.engines.described.attention import cudnn_on_cuda, refused_by_diffusers, torch_sdpa
+from perfmodel.engines.described.facts import Facts, ModelFacts
 from perfmodel.engines.diffusers.commands import BACKENDS
-from perfmodel.engines.plain.attention import cudnn_on_cuda, refused_by_diffusers, torch_sdpa
-from perfmodel.engines.plain.facts import Facts, ModelFacts
 
 _WHEEL = "https://pypi.org/project/diffusers/0.42.1/ diffusers/"
 SOURCES = (

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfmodel.engines.base import Residency
-from perfmodel.engines.plain.attention import (
+from perfmodel.engines.described.attention import (
     flash,
     flash_but_workstation,
     flash_or_cudnn,
     refused_by_sglang,
 )
-from perfmodel.engines.plain.engine import PlainEngine
-from perfmodel.engines.plain.facts import Earlier, Era, Facts, ModelFacts
+from perfmodel.engines.described.engine import DescribedEngine
+from perfmodel.engines.described.facts import Earlier, Era, Facts, ModelFacts
 from perfmodel.engines.sglang_diffusion.commands import BACKENDS, read_launch, render
 from perfmodel.engines.sglang_diffusion.rules import RULES
 
@@ -157,4 +157,4 @@ FACTS = Facts(
         f"{_WHEEL}runtime/utils/perf_logger.py (stage timers leave queued work to a later stage)",
     ),
 )
-ENGINE = PlainEngine(facts=FACTS, starter=render, reader=read_launch, extra_rules=RULES)
+ENGINE = DescribedEngine(facts=FACTS, starter=render, reader=read_launch, extra_rules=RULES)

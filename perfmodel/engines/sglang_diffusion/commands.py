@@ -11,7 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.engines.base import Commands, Context, Launch
-from perfmodel.engines.plain.commands import (
+from perfmodel.engines.described.commands import (
     PROMPT,
     REPEATS,
     is_image,
@@ -19,7 +19,7 @@ from perfmodel.engines.plain.commands import (
     output_name,
     shell,
 )
-from perfmodel.engines.plain.launch import Grammar, read
+from perfmodel.engines.described.launch import Grammar, read
 from perfmodel.engines.vllm_omni.commands import visible
 from perfmodel.errors import BadInput, Problem
 from perfmodel.spec.parallel import ParallelConfig

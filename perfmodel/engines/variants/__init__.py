@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from perfmodel.engines.base import Commands, Context, Residency
+from perfmodel.engines.described.attention import flash, flash_2
+from perfmodel.engines.described.engine import DescribedEngine
+from perfmodel.engines.described.facts import Facts, ModelFacts, Starter, nothing_refused
 from perfmodel.engines.diffusers.commands import read_launch, render
 from perfmodel.engines.diffusers.facts import FACTS as DIFFUSERS
 from perfmodel.engines.diffusers.facts import PLAIN, WAN
-from perfmodel.engines.plain.attention import flash, flash_2
-from perfmodel.engines.plain.engine import PlainEngine
-from perfmodel.engines.plain.facts import Facts, ModelFacts, Starter, nothing_refused
 from perfmodel.spec.parallel import ParallelConfig
 
 
@@ -152,7 +152,7 @@ def _torchao(ctx: Context, config: ParallelConfig, predicted_s: float) -> Comman
 
 
 ENGINES = {
-    name: PlainEngine(
+    name: DescribedEngine(
         facts=facts,
         starter=_torchao if name == "diffusers+torchao" else without_template(facts.title),
         reader=read_launch,

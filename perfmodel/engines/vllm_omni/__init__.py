@@ -7,6 +7,8 @@ from typing import ClassVar
 
 from perfmodel.engines.base import Behaviour, Commands, Context, Launch, Rule, Version
 from perfmodel.engines.vllm_omni.versions import resolve_version
+from perfmodel.spec.hardware import Device
+from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.parallel import ParallelConfig
 from perfmodel.spec.workload import Options
 
@@ -22,7 +24,7 @@ class VllmOmni:
         return resolve_version(text, dated)
 
     def behaviour(
-        self, model: object, device: object, version: Version, options: Options
+        self, model: ModelSpec, device: Device, version: Version, options: Options
     ) -> Behaviour:
         """How `version` runs `model` on `device`, options resolved."""
         from perfmodel.engines.vllm_omni.behaviour import resolve_behaviour

@@ -8,25 +8,11 @@ place of a named backend does not have it here.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from perfmodel.engines.base import Version
 from perfmodel.engines.releases import Release
 from perfmodel.engines.vllm_omni.pipelines import Pipeline
 from perfmodel.engines.vllm_omni.versions import has, lacks
-
-
-class DeviceLike(Protocol):
-    """What is read of a device here."""
-
-    @property
-    def family(self) -> str:
-        """Architecture family."""
-
-    @property
-    def compute_capability(self) -> str | None:
-        """CUDA compute capability, e.g. ``10.3``."""
-
+from perfmodel.spec.hardware import Device
 
 BACKENDS: dict[str, Release] = {
     "FLASH_ATTN": (0, 14, 0),
@@ -87,13 +73,13 @@ def platform_of(family: str) -> str:
     return "npu" if family.startswith("davinci") else ""
 
 
-def capability_major(device: DeviceLike) -> int:
+def capability_major(device: Device) -> int:
     """The first number of the compute capability; 0 when it is not known."""
     text = (device.compute_capability or "").partition(".")[0]
     return int(text) if text.isdecimal() else 0
 
 
-def is_datacenter_blackwell(device: DeviceLike) -> bool:
+def is_datacenter_blackwell(device: Device) -> bool:
     """Compute capability 10.x: the trtllm-gen kernels exist (B200, B300, GB200, GB300)."""
     major = capability_major(device)
     return major == 10 or (major == 0 and device.family == "blackwell")
@@ -105,7 +91,7 @@ def backend_name(text: str) -> str:
     return _SHORT_NAMES.get(name, name)
 
 
-def device_backends(device: DeviceLike) -> tuple[str, ...]:
+def device_backends(device: Device) -> tuple[str, ...]:
     """Backends that have a kernel for the device (packages assumed installed)."""
     platform, major = platform_of(device.family), capability_major(device)
     if platform == "npu":
@@ -127,7 +113,7 @@ def device_backends(device: DeviceLike) -> tuple[str, ...]:
     return tuple(names)
 
 
-def available_backends(device: DeviceLike, version: Version, head_dim: int) -> tuple[str, ...]:
+def available_backends(device: Device, version: Version, head_dim: int) -> tuple[str, ...]:
     """Backends of `version` that have a kernel of this head width for the device."""
 
     def there(name: str) -> bool:
@@ -140,7 +126,7 @@ def available_backends(device: DeviceLike, version: Version, head_dim: int) -> t
 
 
 def default_backend(
-    device: DeviceLike, pipeline: Pipeline | None, head_dim: int, version: Version
+    device: Device, pipeline: Pipeline | None, head_dim: int, version: Version
 ) -> str:
     """What the engine picks when nothing is asked for (its packages installed)."""
     platform = platform_of(device.family)
@@ -156,7 +142,7 @@ def default_backend(
     return "CUDNN_ATTN" if has("cudnn_default", version) else "TORCH_SDPA"
 
 
-def ring_backend(device: DeviceLike, backend: str) -> str:
+def ring_backend(device: Device, backend: str) -> str:
     """What a chunk of ring attention runs on: only Flash, AITER and SDPA have a ring kernel.
 
     Source: ``diffusion/attention/parallel/ring.py``.
@@ -166,7 +152,7 @@ def ring_backend(device: DeviceLike, backend: str) -> str:
     return "TORCH_SDPA"
 
 
-def ring_kernel(device: DeviceLike, backend: str) -> str:
+def ring_kernel(device: Device, backend: str) -> str:
     """Kernel family of ring chunks: with torch's attention the memory-efficient one on CUDA.
 
     Source: ``attention/backends/ring_pytorch_attn.py`` (``op_type="efficient"``).

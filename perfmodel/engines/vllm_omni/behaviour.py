@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
 
 from perfmodel.engines.base import Behaviour, Residency, Version
 from perfmodel.engines.torch_days import attention_kernel
 from perfmodel.engines.vllm_omni.attention import (
-    DeviceLike,
     available_backends,
     backend_name,
     default_backend,
@@ -19,49 +17,10 @@ from perfmodel.engines.vllm_omni.attention import (
 from perfmodel.engines.vllm_omni.pipelines import Pipeline, pipeline_of
 from perfmodel.engines.vllm_omni.versions import has, lacks
 from perfmodel.ops import DTYPE_BITS
+from perfmodel.spec.hardware import Device
+from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Options
 from perfmodel.stages.base import Traits
-
-
-class _Transformer(Protocol):
-    @property
-    def head_dim(self) -> int:
-        """Width of a head."""
-
-
-class _Vae(Protocol):
-    @property
-    def tile_px(self) -> int:
-        """Side of a tile."""
-
-    @property
-    def tile_stride_px(self) -> int:
-        """Distance of tiles."""
-
-
-class ModelLike(Protocol):
-    """What is read of a model here."""
-
-    @property
-    def slug(self) -> str:
-        """Catalogue id."""
-
-    @property
-    def traced(self) -> object | None:
-        """Operators of a class without a family, which the engine does not know."""
-
-    @property
-    def experts(self) -> int:
-        """Full transformers of the pipeline."""
-
-    @property
-    def transformer(self) -> _Transformer:
-        """The denoiser."""
-
-    @property
-    def vae(self) -> _Vae:
-        """The VAE."""
-
 
 SOURCES = (
     "https://pypi.org/project/vllm-omni/0.30.0/ vllm_omni/diffusion/data.py",
@@ -75,7 +34,7 @@ HALF = DTYPE_BITS["bf16"]
 
 
 def resolve_options(
-    pipeline: Pipeline | None, head_dim: int, device: DeviceLike, version: Version, options: Options
+    pipeline: Pipeline | None, head_dim: int, device: Device, version: Version, options: Options
 ) -> tuple[Options, tuple[str, ...]]:
     """The user's options with the engine's defaults filled in, and the names that were filled."""
     platform = platform_of(device.family)
@@ -102,13 +61,9 @@ def resolve_options(
 
 
 def resolve_behaviour(
-    model: object, device: object, version: Version, options: Options
+    model: ModelSpec, device: Device, version: Version, options: Options
 ) -> Behaviour:
-    """How `version` runs `model` (a `ModelSpec`) on `device` (a `Device`)."""
-    return _resolve(model, device, version, options)  # type: ignore[arg-type]
-
-
-def _resolve(model: ModelLike, device: DeviceLike, version: Version, options: Options) -> Behaviour:
+    """How `version` runs `model` on `device`, options resolved."""
     pipeline = pipeline_of(model.slug) if model.traced is None else None
     if pipeline is not None:
         pipeline = None if lacks(pipeline.first, version) else pipeline.on(version)
@@ -148,7 +103,7 @@ def _resolve(model: ModelLike, device: DeviceLike, version: Version, options: Op
 
 
 def _with_pipeline(
-    base: Behaviour, pipeline: Pipeline, model: ModelLike, version: Version
+    base: Behaviour, pipeline: Pipeline, model: ModelSpec, version: Version
 ) -> Behaviour:
     cosmos = pipeline.name.startswith("Cosmos3")
     two_experts = model.experts > 1

@@ -6,9 +6,9 @@ wan/text2video.py, wan/distributed/).
 
 from __future__ import annotations
 
-from perfmodel.engines.plain.attention import flash
-from perfmodel.engines.plain.engine import PlainEngine
-from perfmodel.engines.plain.facts import Facts, ModelFacts
+from perfmodel.engines.described.attention import flash
+from perfmodel.engines.described.engine import DescribedEngine
+from perfmodel.engines.described.facts import Facts, ModelFacts
 from perfmodel.engines.wan_official.commands import read_launch, render
 from perfmodel.engines.wan_official.rules import RULES
 
@@ -49,4 +49,4 @@ FACTS = Facts(
         "https://github.com/Wan-Video/Wan2.2 wan/modules/vae2_1.py (fp32), attention.py",
     ),
 )
-ENGINE = PlainEngine(facts=FACTS, starter=render, reader=read_launch, extra_rules=RULES)
+ENGINE = DescribedEngine(facts=FACTS, starter=render, reader=read_launch, extra_rules=RULES)

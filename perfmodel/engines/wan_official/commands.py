@@ -9,8 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.engines.base import Commands, Context, Launch
-from perfmodel.engines.plain.commands import PROMPT, launcher, not_set, output_name, without_server
-from perfmodel.engines.plain.launch import Grammar, read
+from perfmodel.engines.described.commands import (
+    PROMPT,
+    launcher,
+    not_set,
+    output_name,
+    without_server,
+)
+from perfmodel.engines.described.launch import Grammar, read
 from perfmodel.spec.parallel import ParallelConfig
 
 _TASKS = {

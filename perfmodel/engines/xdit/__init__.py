@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from perfmodel.engines.plain.attention import (
+from perfmodel.engines.described.attention import (
     flash_2,
     flash_hopper_else_cudnn,
     refused_by_xdit,
 )
-from perfmodel.engines.plain.engine import PlainEngine
-from perfmodel.engines.plain.facts import Earlier, Era, Facts, ModelFacts
+from perfmodel.engines.described.engine import DescribedEngine
+from perfmodel.engines.described.facts import Earlier, Era, Facts, ModelFacts
 from perfmodel.engines.xdit.commands import BACKENDS, read_launch, render
 from perfmodel.engines.xdit.rules import RULES
 
@@ -108,4 +108,4 @@ FACTS = Facts(
         f"{_WHEEL}config/args.py (--warmup_steps 1)",
     ),
 )
-ENGINE = PlainEngine(facts=FACTS, starter=render, reader=read_launch, extra_rules=RULES)
+ENGINE = DescribedEngine(facts=FACTS, starter=render, reader=read_launch, extra_rules=RULES)

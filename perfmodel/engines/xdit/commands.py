@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.engines.base import Commands, Context, Launch
-from perfmodel.engines.plain.commands import PROMPT, is_image, not_set, without_server
-from perfmodel.engines.plain.launch import Grammar, read
+from perfmodel.engines.described.commands import PROMPT, is_image, not_set, without_server
+from perfmodel.engines.described.launch import Grammar, read
 from perfmodel.spec.parallel import ParallelConfig
 
 TIMINGS = "timings.json"

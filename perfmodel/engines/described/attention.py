@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-from perfmodel.engines.plain.facts import DeviceLike, Use
+from perfmodel.engines.described.facts import Use
 from perfmodel.engines.vllm_omni.attention import (
     capability_major,
     is_datacenter_blackwell,
     platform_of,
 )
+from perfmodel.spec.hardware import Device
 
 
-def torch_sdpa(device: DeviceLike) -> str:
+def torch_sdpa(device: Device) -> str:
     """``torch.nn.functional.scaled_dot_product_attention``."""
     return "TORCH_SDPA" if platform_of(device.family) != "npu" else "FLASH_ATTN"
 
 
-def flash_2(device: DeviceLike) -> str:
+def flash_2(device: Device) -> str:
     """FlashAttention 2 whatever the device: programs that import the package ``flash_attn``."""
     return "FLASH_ATTN_2"
 
 
-def cudnn(device: DeviceLike) -> str:
+def cudnn(device: Device) -> str:
     """The fused attention of cuDNN, which TransformerEngine calls."""
     return "CUDNN_ATTN"
 
 
-def flash(device: DeviceLike) -> str:
+def flash(device: Device) -> str:
     """FlashAttention of the generation that the device has (2, 3 or 4; AITER on AMD)."""
     return "FLASH_ATTN"
 
 
-def flash_but_workstation(device: DeviceLike) -> str:
+def flash_but_workstation(device: Device) -> str:
     """FlashAttention; torch SDPA on capability 12.x (SGLang ``platforms/cuda.py``)."""
     return "TORCH_SDPA" if capability_major(device) == 12 else "FLASH_ATTN"
 
 
-def flash_or_cudnn(device: DeviceLike) -> str:
+def flash_or_cudnn(device: Device) -> str:
     """As before, and cuDNN on capability 10.x (SGLang since 0.5.18, DYNAMIC_CUDNN_SDPA).
 
     B300 keeps FlashAttention 4 for long self-attention since 0.5.23, within 2 % of cuDNN
@@ -44,7 +45,7 @@ def flash_or_cudnn(device: DeviceLike) -> str:
     return "CUDNN_ATTN" if is_datacenter_blackwell(device) else flash_but_workstation(device)
 
 
-def refused_by_sglang(device: DeviceLike, use: Use) -> frozenset[str]:
+def refused_by_sglang(device: Device, use: Use) -> frozenset[str]:
     """FlashAttention on capability 12.x runs as SDPA; a ring needs FlashAttention or Sage."""
     names = {"FLASH_ATTN"} if capability_major(device) == 12 else set()
     if use == "ring":
@@ -52,7 +53,7 @@ def refused_by_sglang(device: DeviceLike, use: Use) -> frozenset[str]:
     return frozenset(names)
 
 
-def refused_by_xdit(device: DeviceLike, use: Use) -> frozenset[str]:
+def refused_by_xdit(device: Device, use: Use) -> frozenset[str]:
     """SDPA, FlashAttention 4 (Blackwell) and FlyDSL (RDNA 4) return no sums for a ring.
 
     Source: ``runtime_state.py _check_if_backend_compatible_with_current_configuration``.
@@ -63,7 +64,7 @@ def refused_by_xdit(device: DeviceLike, use: Use) -> frozenset[str]:
     return frozenset({"TORCH_SDPA", *flash})
 
 
-def refused_by_diffusers(device: DeviceLike, use: Use) -> frozenset[str]:
+def refused_by_diffusers(device: Device, use: Use) -> frozenset[str]:
     """Without context parallelism: xFormers, memory-efficient SDPA, FlashAttention 4.
 
     A ring also needs the sums of the exponentials, which ``native`` and ``_native_npu`` do not
@@ -79,12 +80,12 @@ def refused_by_diffusers(device: DeviceLike, use: Use) -> frozenset[str]:
     return frozenset(names)
 
 
-def cudnn_on_cuda(device: DeviceLike) -> str:
+def cudnn_on_cuda(device: Device) -> str:
     """cuDNN, where torch has it; else what torch picks."""
     return "CUDNN_ATTN" if platform_of(device.family) == "cuda" else torch_sdpa(device)
 
 
-def flash_hopper_else_cudnn(device: DeviceLike) -> str:
+def flash_hopper_else_cudnn(device: Device) -> str:
     """FlashAttention 3 on Hopper, AITER on AMD, else cuDNN.
 
     xDiT 0.7.0 takes FlashAttention 4, then 3, then cuDNN, then FlashAttention 2, whichever is

@@ -9,27 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from perfmodel.engines.base import Commands, Context, Residency, Version
 from perfmodel.engines.releases import Number, nearest_release, read_day, read_number, unread
 from perfmodel.errors import BadInput, Problem
+from perfmodel.spec.hardware import Device
 from perfmodel.spec.parallel import ParallelConfig
 
 AXES = ("cfg", "ulysses", "ring", "allgather", "tp", "pp", "hsdp", "vae_patch", "text_encoder_tp")
 """Axes that an engine may lack for a model (data parallelism is a second process everywhere)."""
-
-
-class DeviceLike(Protocol):
-    """What is read of a device here."""
-
-    @property
-    def family(self) -> str:
-        """Architecture family."""
-
-    @property
-    def compute_capability(self) -> str | None:
-        """CUDA compute capability, e.g. ``10.3``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,12 +129,12 @@ ATTENTIONS = (
 )
 """Backends of a program whose own list was not read."""
 
-Attention = Callable[[DeviceLike], str]
+Attention = Callable[[Device], str]
 Use = Literal["alone", "shared", "ring"]
-Refused = Callable[[DeviceLike, Use], frozenset[str]]
+Refused = Callable[[Device, Use], frozenset[str]]
 
 
-def nothing_refused(device: DeviceLike, use: Use) -> frozenset[str]:
+def nothing_refused(device: Device, use: Use) -> frozenset[str]:
     """An engine that was read to run every backend everywhere."""
     del device, use
     return frozenset()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from perfmodel.engines.base import Behaviour, Commands, Context, Launch, Rule, Version
-from perfmodel.engines.plain.facts import (
+from perfmodel.engines.described.facts import (
     AXES,
-    DeviceLike,
     Facts,
     ModelFacts,
     Starter,
@@ -17,6 +16,8 @@ from perfmodel.engines.plain.facts import (
 )
 from perfmodel.engines.torch_days import TORCH_2_9, attention_kernel
 from perfmodel.engines.vllm_omni.attention import backend_name, device_backends, platform_of
+from perfmodel.spec.hardware import Device
+from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.parallel import ParallelConfig
 from perfmodel.spec.traced import TracedSpec
 from perfmodel.spec.workload import Options
@@ -25,20 +26,8 @@ from perfmodel.stages.base import Traits
 Reader = Callable[[Sequence[str]], Launch]
 
 
-class ModelLike(Protocol):
-    """What is read of a model here."""
-
-    @property
-    def slug(self) -> str:
-        """Catalogue id."""
-
-    @property
-    def traced(self) -> TracedSpec | None:
-        """Operators of a class without a family."""
-
-
 @dataclass(frozen=True)
-class PlainEngine:
+class DescribedEngine:
     """The engine object.
 
     Attributes:
@@ -64,14 +53,14 @@ class PlainEngine:
         return resolve_version(self.facts, text, dated)
 
     def behaviour(
-        self, model: object, device: object, version: Version, options: Options
+        self, model: ModelSpec, device: Device, version: Version, options: Options
     ) -> Behaviour:
         """How the engine runs `model` on `device`, options resolved."""
-        return _behaviour(self.facts.on(version.date), model, device, version, options)  # type: ignore[arg-type]
+        return _behaviour(self.facts.on(version.date), model, device, version, options)
 
     def rules(self) -> tuple[Rule, ...]:
         """Legality rules, in the order in which they are reported."""
-        from perfmodel.engines.plain.rules import RULES
+        from perfmodel.engines.described.rules import RULES
 
         return (*RULES, *self.extra_rules)
 
@@ -103,7 +92,7 @@ class PlainEngine:
 
 
 def _resolved(
-    facts: Facts, found: ModelFacts | None, device: DeviceLike, options: Options
+    facts: Facts, found: ModelFacts | None, device: Device, options: Options
 ) -> tuple[Options, tuple[str, ...]]:
     """The options with defaults filled in, and the names that were filled."""
     platform = platform_of(device.family)
@@ -143,7 +132,7 @@ def _spelled(facts: Facts, given: str) -> str:
     return facts.aliases.get(name) or _GENERATIONS.get(name, name)
 
 
-def _attentions(facts: Facts, device: DeviceLike) -> tuple[str, ...]:
+def _attentions(facts: Facts, device: Device) -> tuple[str, ...]:
     """Backends that may be asked for: those of the engine with a kernel for the device."""
     here = {*device_backends(device), facts.attention(device)}
     if platform_of(device.family) == "cuda":
@@ -158,7 +147,7 @@ def _except(names: tuple[str, ...], refused: frozenset[str]) -> tuple[str, ...] 
 
 
 def _behaviour(
-    facts: Facts, model: ModelLike, device: DeviceLike, version: Version, options: Options
+    facts: Facts, model: ModelSpec, device: Device, version: Version, options: Options
 ) -> Behaviour:
     found = (
         facts.model(model.slug, version.date)
