@@ -161,3 +161,12 @@ def test_laws_measured_in_one_16_bit_type_serve_the_other(dtype):
         found = cost(op, box)
         assert found.provenance == "fitted"
         assert found.time_each_s == cost(op, machine("h100-sxm")).time_each_s
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_products_have_a_time_in_every_type_that_the_device_has_a_rate_for(name):
+    box = machine(name)
+    wide = {"m": 4096, "n": 4096, "k": 4096}
+    for dtype in box.rates.peak_flop_per_s:
+        found = cost(Gemm(name="g", dtype=dtype, **wide), box)
+        assert found.roof_s <= found.time_each_s < np.inf

@@ -301,7 +301,7 @@ def parameters_of(dtype: str) -> tuple[Parameter, ...]:
     return QUANTISED_PARAMETERS if dtype in QUANTISED else PARAMETERS
 
 
-QUANTISED = frozenset({"fp8", "fp8_block", "mxfp8", "int8", "nvfp4"})
+QUANTISED = frozenset({"fp8", "fp8_block", "mxfp8", "int8", "nvfp4", "mxfp4"})
 
 
 def cost_gemm(op: Gemm, machine: Machine, *, sustained: bool = True) -> Costed:
