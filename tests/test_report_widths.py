@@ -10,9 +10,9 @@ import perfmodel as pm
 from perfmodel.cli.app import run
 from perfmodel.report.answer import CompareRow
 from perfmodel.report.compare_page import compare_columns
-from perfmodel.report.page import Column
+from perfmodel.report.page import Column, Page, places
 from perfmodel.report.render import Look, render
-from perfmodel.report.tables import fit_columns, render_text, total_width
+from perfmodel.report.tables import RULE, fit_columns, render_text, total_width
 from perfmodel.report.verify_answer import TermShift, VerifyAnswer
 from perfmodel.report.verify_page import verify_page
 from perfmodel.verify.titles import KINDS
@@ -148,3 +148,48 @@ def test_a_comparison_of_engines_says_how_to_ask_for_one(capsys):
 def test_hosts_of_one_device_are_joined_by_a_network():
     answer = pm.recommend(pm.Workload(model="wan2.2-ti2v-5b"), "2xGB10")
     assert "2x GB10, network, 2 nodes" in " ".join(text(answer).split())
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_a_prediction_fits_a_terminal_of_80_columns(columns):
+    job = pm.Workload(model="cosmos3-nano", frames=189)
+    answer = pm.predict(job, "4xB300", parallel="cfg2_usp2_vaepp4")
+    lines = text(answer, width=columns).splitlines()
+    assert max(map(len, lines)) <= columns
+
+
+@pytest.mark.parametrize("command", [["explain"], ["explain", "usp"], ["hardware", "list"]])
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_pages_without_a_target_take_the_columns_of_the_terminal(
+    command, columns, capsys, monkeypatch
+):
+    monkeypatch.setattr("perfmodel.cli.output.page_columns", lambda path=None: columns)
+    assert run(command) == 0
+    widest = max(map(len, capsys.readouterr().out.splitlines()))
+    assert widest <= min(columns, 100)
+
+
+def test_wide_signs_take_two_places():
+    assert [places(word) for word in ("GPU", "加速器", "é", "e\u0301", RULE)] == [3, 6, 1, 1, 1]
+    page = Page()
+    page.table([Column("name", ["加速器", "GPU"], right=False), Column("ms", ["1", "20"])])
+    page.paragraph("加速器 " * 30)
+    lines = render_text(page, 40).splitlines()
+    assert max(map(places, lines)) <= 40
+    assert [places(line) for line in lines[:4]] == [places(lines[0])] * 4
+    assert "\ue000" not in "".join(lines)
+
+
+def test_a_long_name_stands_above_its_row():
+    name = "an-accelerator-of-our-own-lab-with-a-name-of-more-than-forty-letters"
+    page = Page()
+    numbers = [Column(str(n), ["1", "234"]) for n in range(8)]
+    page.table([Column("id", ["a10", name], right=False), *numbers])
+    lines = render_text(page, 80).splitlines()
+    assert lines[2].split() == ["a10"] + ["1"] * 8
+    assert lines[3].strip() == name
+    assert lines[4].split() == ["234"] * 8
+    assert max(map(len, lines)) <= 80
+    short = Page()
+    short.table([Column("id", ["a10", name], right=False), *numbers[:4]])
+    assert render_text(short, 100).splitlines()[3].split() == [name, *["234"] * 4]

@@ -28,7 +28,7 @@ def command(
 
     Example: perfmodel explain usp
     """
-    from perfmodel.cli.output import DEFAULT_COLUMNS, put_json
+    from perfmodel.cli.output import page_columns, put_json
     from perfmodel.cli.streams import put
     from perfmodel.report.explain_page import explain_page, terms_page
     from perfmodel.report.glossary import explain
@@ -41,7 +41,7 @@ def command(
         return
     page = explain_page(found) if term else terms_page(found)
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    put(render_text(page, DEFAULT_COLUMNS, ascii_only=not utf8))
+    put(render_text(page, page_columns(), ascii_only=not utf8))
 
 
 def all_entries() -> list[Entry]:

@@ -46,6 +46,12 @@ class Target:
     operators: int = 10
 
 
+def page_columns(path: Path | None = None) -> int:
+    """Columns of a page: those of the terminal that it is printed on, else 100."""
+    terminal = sys.stdout.isatty() and path is None
+    return shutil.get_terminal_size().columns if terminal else DEFAULT_COLUMNS
+
+
 def read_target(given: Given, commands: int | None = None) -> Target:
     """The output flags, the terminal and the environment.
 
@@ -66,7 +72,7 @@ def read_target(given: Given, commands: int | None = None) -> Target:
         path=path,
         color=color == "always" or (color == "auto" and terminal and not no_color()),
         ascii_only=path is None and not is_utf8(sys.stdout.encoding),
-        width=shutil.get_terminal_size().columns if terminal else DEFAULT_COLUMNS,
+        width=page_columns(path),
         rejected=given.on("rejected"),
         commands=count,
         folder=folder,
@@ -190,7 +196,8 @@ def show_found(answer: Callable[[], Page | Mapping[str, Any]], as_json: bool) ->
         raise typer.Exit(emit_refusal(error, as_json)) from None
     if isinstance(found, Page):
         color = sys.stdout.isatty() and not no_color()
-        put(render_text(found, color=color, ascii_only=not is_utf8(sys.stdout.encoding)))
+        plain = not is_utf8(sys.stdout.encoding)
+        put(render_text(found, page_columns(), color=color, ascii_only=plain))
     else:
         put_json(found)
 

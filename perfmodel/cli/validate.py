@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perfmodel.cli.limits import LIMIT_MISSED
+from perfmodel.cli.output import page_columns
 from perfmodel.cli.streams import few, put, warn
 from perfmodel.errors import BadInput, Problem
 from perfmodel.files import is_dir, is_file
@@ -133,8 +134,10 @@ def _runs(
         from perfmodel.validate.plot import scatter
 
         scatter(answer, plot)
-    text = answer.model_dump_json() + "\n" if as_json else render_text(validate_page(answer))
-    put(text, out)
+    if as_json:
+        put(answer.model_dump_json() + "\n", out)
+    else:
+        put(render_text(validate_page(answer), page_columns(out)), out)
     return _exit_code({name: found.mape for name, found in answer.metrics.items()}, limits)
 
 

@@ -79,7 +79,11 @@ def list_page(devices: Sequence[Device]) -> Page:
 
 
 def _short(kind: str) -> str:
-    return "xGMI" if "xGMI" in kind else " ".join(kind.replace(",", "").split()[:2])
+    """The first words, without a bracket that would stay open."""
+    if "xGMI" in kind:
+        return "xGMI"
+    words = " ".join(kind.replace(",", "").split()[:2])
+    return words if words.count("(") == words.count(")") else words.partition(" (")[0]
 
 
 def _joined(device: Device) -> int:
@@ -123,7 +127,7 @@ def show_page(device: Device) -> Page:
     columns = tuple(zip(*(_cells(*item) for item in found), strict=True))
     headers = ("figure", "value", "unit", "kind", "source")
     page.table(
-        Column(header, column, right=header == "value")
+        Column(header, column, right=header == "value", drop=-1 if header == "kind" else 0)
         for header, column in zip(headers, columns, strict=True)
     )
     _collectives(page, device)

@@ -21,7 +21,7 @@ def add_header(page: Page, answer: Document) -> None:
     """Request, latent shape, machine, engine; ``*`` marks what the user did not give."""
     if answer.workload:
         page.items(_request(answer.workload), separator="  ")
-        page.items(_latent(answer.workload), indent=2)
+        page.items(_latent(answer.workload), indent=2, separator=" ")
     machine = _machine(answer.system) if answer.system else []
     rules = _engine(answer.engine) if answer.engine else []
     if machine or rules:
@@ -74,8 +74,9 @@ def _latent(work: WorkloadInfo) -> list[str]:
     made = "image" if work.frames == 1 else "video"
     extra = f" + {work.extra_tokens:,} further" if work.extra_tokens else ""
     return [
-        f"latent {work.latent_frames}x{work.latent_height}x{work.latent_width}",
-        f"{work.video_tokens:,} {made}{extra} + {text} text tokens; {_forwards(work)}",
+        f"latent {work.latent_frames}x{work.latent_height}x{work.latent_width},",
+        f"{work.video_tokens:,} {made}{extra} + {text} text tokens;",
+        _forwards(work),
     ]
 
 

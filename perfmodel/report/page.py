@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,18 @@ from perfmodel.report.words import UNKNOWN
 NBSP = "\u00a0"
 LEFT_OUT = "{left out}"
 ZERO_CELLS = frozenset({"0", "0.0", "0 %", UNKNOWN, ""})
+
+
+def places(text: str) -> int:
+    """Places that `text` takes on a terminal: wide signs two, combining marks none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(sign) else 2 if is_wide(sign) else 1 for sign in text)
+
+
+def is_wide(sign: str) -> bool:
+    """Whether a sign takes two places, as ideographs do."""
+    return unicodedata.east_asian_width(sign) in ("W", "F")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +45,7 @@ class Column:
     @property
     def width(self) -> int:
         """Characters of the widest line."""
-        return max(map(len, [*self.header.split("\n"), *self.cells]))
+        return max(map(places, [*self.header.split("\n"), *self.cells]))
 
     @property
     def says_nothing(self) -> bool:

@@ -154,7 +154,12 @@ def operator_columns(rows: Sequence[OperatorRow]) -> list[Column]:
         Column("ms each", [words.significant(row.time_each_ms, 4) for row in rows]),
         Column("total ms", [words.milliseconds(row.time_ms) for row in rows]),
         Column("share", [words.percent(row.time_share) for row in rows], drop_zero=True),
-        Column("of peak", [words.percent(row.roof_fraction) for row in rows], drop_zero=True),
+        Column(
+            "of peak",
+            [words.percent(row.roof_fraction) for row in rows],
+            drop=-1,
+            drop_zero=True,
+        ),
         Column(
             "limited by",
             [words.bound_title(row.bound) for row in rows],

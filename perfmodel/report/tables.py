@@ -9,15 +9,27 @@ import io
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from perfmodel.report.page import NBSP, Blank, Code, Column, Page, Paragraph, TablePart
+from perfmodel.report.page import (
+    NBSP,
+    Blank,
+    Code,
+    Column,
+    Page,
+    Paragraph,
+    TablePart,
+    is_wide,
+    places,
+)
 
 MAX_WIDTH = 100
 NARROW = 80
 INDENT = 2
+LONGEST_HEAD = 40
 GAP = "  "
 RULE = "─"
+FILL = "\ue000"
 BEST = "bold"
 DIM = "dim"
 LABEL = "bold blue"
@@ -72,8 +84,9 @@ def _lines(page: Page, width: int) -> Iterator[Line]:
 
 
 def _paragraph(part: Paragraph, width: int) -> Iterator[Line]:
+    text = part.label.replace(" ", NBSP) + part.text
     wrapped = textwrap.wrap(
-        part.label.replace(" ", NBSP) + part.text,
+        text if text.isascii() else _filled(text),
         width,
         initial_indent=" " * part.indent,
         subsequent_indent=" " * (part.indent + part.hanging),
@@ -82,28 +95,58 @@ def _paragraph(part: Paragraph, width: int) -> Iterator[Line]:
     )
     for index, line in enumerate(wrapped):
         label = 0 if index or not part.label.strip() else part.indent + len(part.label.rstrip())
-        yield Line(line.replace(NBSP, " "), label=label, prose=True)
+        yield Line(line.replace(NBSP, " ").replace(FILL, ""), label=label, prose=True)
+
+
+def _filled(text: str) -> str:
+    """`text` with a sign after each wide one, so that a line has as many signs as places."""
+    return "".join(sign + FILL if is_wide(sign) else sign for sign in text)
 
 
 def _table(part: TablePart, width: int) -> Iterator[Line]:
-    kept = fit_columns(part.columns, width)
+    columns = part.columns
+    heads: dict[int, str] = {}
+    if total_width(columns) > width:
+        columns, heads = _short_head(columns)
+    kept = fit_columns(columns, width)
     headers = [column.header.split("\n") for column in kept]
     depth = max(map(len, headers))
     for level in range(depth):
         yield Line(_row(kept, [h[level] if level < len(h) else "" for h in headers]))
     yield Line(" " * INDENT + RULE * (total_width(kept) - INDENT))
     for index, cells in enumerate(zip(*(column.cells for column in kept), strict=True)):
-        yield Line(_row(kept, cells), style=BEST if index == part.highlight else "")
+        style = BEST if index == part.highlight else ""
+        if index in heads:
+            yield Line(" " * INDENT + heads[index], style=style)
+        yield Line(_row(kept, cells), style=style)
     if part.note:
         yield from _paragraph(Paragraph(part.note_on(kept), indent=INDENT), width)
 
 
+def _short_head(columns: tuple[Column, ...]) -> tuple[tuple[Column, ...], dict[int, str]]:
+    """The columns without the long names of the first, and these by row.
+
+    A long name stands on a line above its row, so that it makes no other row wider.
+    """
+    first, *rest = columns
+    if first.right or first.drop:
+        return columns, {}
+    heads = {i: cell for i, cell in enumerate(first.cells) if places(cell) > LONGEST_HEAD}
+    cells = ["" if i in heads else cell for i, cell in enumerate(first.cells)]
+    return (replace(first, cells=cells), *rest), heads
+
+
 def _row(columns: Sequence[Column], cells: Sequence[str]) -> str:
     padded = (
-        cell.rjust(column.width) if column.right else cell.ljust(column.width)
+        _padded(cell, column.width, right=column.right)
         for column, cell in zip(columns, cells, strict=True)
     )
     return " " * INDENT + GAP.join(padded)
+
+
+def _padded(cell: str, width: int, *, right: bool) -> str:
+    blank = " " * (width - places(cell))
+    return blank + cell if right else cell + blank
 
 
 def _colored(lines: Sequence[Line]) -> str:
