@@ -131,6 +131,57 @@ def test_terms_stop_at_their_bound(session, field):
     assert mp4.shift_pct < 400
 
 
+@pytest.mark.parametrize("factor", [0.5, 1.5, 2.0, 4.0])
+def test_a_stage_that_is_off_alone_is_the_term(session, field, factor):
+    """All stages as predicted but the VAE decode: nothing that the denoise loop shares moves."""
+    rows = []
+    for name in RAN:
+        measured = predicted_ms(field, name)
+        extra = (factor - 1) * measured["vae_decode"]
+        changed = {"vae_decode": measured["vae_decode"] + extra, "server": measured["server"]}
+        changed["server"] += extra
+        rows.append(record(session, name, {**measured, **changed}))
+    answer = verify(session, rows)
+    assert [term.title for term in answer.terms] == ["VAE decode as a whole"]
+    assert answer.terms[0].shift_pct == pytest.approx((factor - 1) * 100, rel=0.02)
+    assert not any("far from" in note for run in answer.runs for note in run.notes)
+    row = row_of(field, "usp4")
+    true = predicted_ms(field, "usp4")
+    wanted = true["server"] + (factor - 1) * true["vae_decode"]
+    found = judge(
+        field, [Taken(one, parse_parallel(n)[0]) for one, n in zip(rows, RAN, strict=True)]
+    )
+    assert found.latency_s[row] * 1000 == pytest.approx(wanted, rel=0.01)
+
+
+def test_patches_that_do_not_divide_the_decode_are_the_term(session, field):
+    """The same decode time on one, two and four GPUs: the axis is off, not the denoise loop."""
+    names = ("cfg2_usp2_vaepp4", "cfg2_usp2_vaepp2", "cfg2_usp2")
+    rows = []
+    for name in names:
+        measured = predicted_ms(field, name)
+        rest = measured["server"] - measured["vae_decode"]
+        rows.append(
+            record(session, name, {**measured, "vae_decode": 3500.0, "server": rest + 3500.0})
+        )
+    titles = {term.title for term in verify(session, rows).terms}
+    assert "VAE patch parallel per doubling, beyond its operators" in titles
+    assert not titles & {"attention", "matrix products"}
+
+
+def test_no_run_is_far_from_the_others_where_all_are(session, field):
+    rows = []
+    for name in RAN:
+        measured = predicted_ms(field, name)
+        extra = 40 * measured["video_encode"]
+        changed = {"video_encode": extra, "server": measured["server"] + extra}
+        rows.append(record(session, name, {**measured, **changed}))
+    answer = verify(session, rows)
+    notes = [note for run in answer.runs for note in run.notes]
+    assert not any("other runs" in note for note in notes)
+    assert any("further from the prediction than the terms may move" in note for note in notes)
+
+
 def test_measured_values_replace_predictions(session, field):
     seen = predicted_ms(field, RAN[0])
     slower = {key: ms * 1.2 for key, ms in seen.items()}

@@ -5,7 +5,8 @@ A request's time is a sum over sources of error (kinds of time that are wrong to
 them every parallel axis has a log-multiplier of the stage that it splits, once per doubling: the
 laws share most of their error between layouts, and what they do not share shows by axis.  What no
 kind of time explains multiplies all stages (``run``), what a step cache skips the denoise time
-(``cache``).
+(``cache``).  The encoders and the VAE share their kinds of time with the denoise loop, which tells
+most about those; what is wrong with such a stage alone multiplies that stage (``stage.NAME``).
 
 The multipliers are Gaussian in the logarithm.  A measured stage (or sum of stages) updates them by
 iterated linearisation, so that configurations which nobody ran move with those that were run.
@@ -51,6 +52,12 @@ AXIS_HALFWIDTH = {
 """Relative 80 % half-width of a stage per doubling of an axis: priors; ``axis.NAME`` in the spread
 of an engine's terms file takes their place."""
 
+STAGE_FRAC = 0.05
+"""Relative 80 % half-width of what one stage has for itself beside its kinds of time: a prior."""
+
+OWN_STAGES = ("text_encode", "vae_encode", "vae_decode")
+"""Stages whose operators are of the kinds that the denoise loop has too."""
+
 OWN_FRAC = 0.01
 """Relative 80 % half-width of what a single configuration shares with no other."""
 
@@ -58,7 +65,8 @@ FIT_FRAC = 0.02
 """Relative 80 % half-width of the form of the model itself: no measured stage is fitted closer."""
 
 BOUND_SD = 2.5
-"""A measurement moves no multiplier further than this many of its own standard deviations."""
+"""A measurement moves no multiplier further than this many of its own standard deviations; what
+one stage has for itself moves as far as its runs agree (another decoder, another setting)."""
 
 HUBER_SD = 2.5
 """A measurement further than this from what all of them together say counts as if it were this far
@@ -90,7 +98,8 @@ class Belief:
     """Log-multipliers of S sources of error, and what they act on in N configurations.
 
     Attributes:
-        sources: names; ``axis.NAME`` for an axis, ``run`` and ``cache`` for whole stages.
+        sources: names; ``axis.NAME`` for an axis, ``stage.NAME``, ``run`` and ``cache`` for whole
+            stages.
         prior_sd: standard deviation of each log-multiplier before any measurement, ``[S]``.
         mean, cov: what is believed now, ``[S]`` and ``[S, S]``.
         seconds: predicted time of each source by stage, ``[S, N]``.
@@ -119,6 +128,27 @@ class Belief:
         x = self.mean if at is None else at
         zero = np.zeros(self.count)
         return sum((self._stage_s(name, x) for name in stages), zero)
+
+    @property
+    def own(self) -> NDArray[np.bool_]:
+        """Which sources are what one stage has for itself, ``[S]``."""
+        return np.array([name.startswith(("stage.", "axis.vae_")) for name in self.sources])
+
+    @property
+    def bounds(self) -> Column:
+        """How far measurements may move each log-multiplier either way, ``[S]``."""
+        return np.where(self.own, np.inf, BOUND_SD * self.prior_sd)
+
+    def widened(self, x: Column) -> Matrix:
+        """The covariance that weighs log-multipliers at `x`, ``[S, S]``.
+
+        What one stage has for itself is Gaussian up to its half-width; beyond, its prior is nearly
+        flat: it is another decoder or another setting, whatever its size, rather than several
+        errors of kinds which other stages do not show.
+        """
+        tail = np.abs(x - self.mean) / (Z80 * self.prior_sd)
+        scale = np.where(self.own, np.maximum(tail, 1.0) ** 2, 1.0)
+        return np.asarray(self.cov * np.outer(scale, scale))
 
     def take(self, rows: NDArray[np.intp]) -> Belief:
         """The same over some of the configurations."""
@@ -181,6 +211,8 @@ def believe(evaluation: Evaluation) -> Belief:
     for axis in {axis for axes in exponents.values() for axis in axes}:
         name = f"axis.{axis}"
         halfwidths[name] = evaluation.job.spread.get(name, AXIS_HALFWIDTH[axis])
+    timed = [s for s in OWN_STAGES if evaluation.stages[s].total_s.any()]
+    halfwidths.update({f"stage.{stage}": STAGE_FRAC for stage in timed})
     halfwidths.update({n: half for n, half in whole_halfwidths(evaluation).items() if half})
     names = tuple(sorted(halfwidths))
     empty, once = np.zeros(len(evaluation.layouts)), np.ones(len(evaluation.layouts))
@@ -190,6 +222,7 @@ def believe(evaluation: Evaluation) -> Belief:
         own = {f"axis.{axis}": power for axis, power in exponents.get(stage, {}).items()}
         own["run"] = once
         own["cache"] = once if stage == "denoise" else empty
+        own[f"stage.{stage}"] = once
         powers[stage] = np.stack([own.get(name, empty) for name in names])
     sd = np.array([log_sd(halfwidths[name]) for name in names])
     return Belief(names, sd, np.zeros(len(names)), np.diag(sd**2), times, powers)
@@ -211,8 +244,7 @@ def axis_powers(layouts: Layouts) -> dict[str, dict[str, Column]]:
 def learn(belief: Belief, observations: Sequence[Observation]) -> Belief:
     """The belief after some measurements, from the belief before them.
 
-    Gauss-Newton on the Gaussian posterior of the log-multipliers; each ends within `BOUND_SD`
-    prior standard deviations of no change.
+    Gauss-Newton on the Gaussian posterior of the log-multipliers; each ends within its bound.
 
     Raises:
         ValueError: a time that is not positive, or no predicted time to compare it with.
@@ -221,18 +253,33 @@ def learn(belief: Belief, observations: Sequence[Observation]) -> Belief:
         return belief
     target = np.log([seen.seconds for seen in observations])
     variance = np.array([_variance(seen) for seen in observations])
-    x = belief.mean
+    x = belief.mean + _start(belief, observations)
     for _ in range(STEPS):
         pairs = [belief.slope(seen.row, seen.stages, x) for seen in observations]
         value = np.array([pair[0] for pair in pairs])
         slope = np.stack([pair[1] for pair in pairs])
         far = np.abs(target - value) / (HUBER_SD * np.sqrt(variance))
-        spread = slope @ belief.cov @ slope.T + np.diag(variance * np.maximum(far, 1.0))
-        gain = np.linalg.solve(spread, slope @ belief.cov).T
+        wide = belief.widened(x)
+        spread = slope @ wide @ slope.T + np.diag(variance * np.maximum(far, 1.0))
+        gain = np.linalg.solve(spread, slope @ wide).T
         x = belief.mean + gain @ (target - value - slope @ (belief.mean - x))
-        x = np.clip(x, -BOUND_SD * belief.prior_sd, BOUND_SD * belief.prior_sd)
-    cov = belief.cov - gain @ slope @ belief.cov
+        x = np.clip(x, -belief.bounds, belief.bounds)
+    cov = wide - gain @ slope @ wide
     return replace(belief, mean=x, cov=(cov + cov.T) / 2)
+
+
+def _start(belief: Belief, observations: Sequence[Observation]) -> Column:
+    """Where an update begins, ``[S]``: a stage's own error at the median of what it shows alone."""
+    start = np.zeros(len(belief.sources))
+    for index in np.flatnonzero(belief.own):
+        stage = belief.sources[index].removeprefix("stage.")
+        far = [
+            log(seen.seconds) - belief.slope(seen.row, seen.stages, belief.mean)[0]
+            for seen in observations
+            if seen.stages == (stage,)
+        ]
+        start[index] = np.median(far) if far else 0.0
+    return start
 
 
 def distance_sd(belief: Belief, seen: Observation) -> float:

@@ -102,7 +102,7 @@ def _notes(found: Judgement, one: Measured, record: RunRecord) -> list[str]:
     if not any(key in record.measured_ms for key in WHOLE_KEYS):
         notes.append("no request time: the stages that are missing stay predicted")
     if any(abs(distance_sd(found.belief, one_seen)) > HUBER_SD for one_seen in seen):
-        notes.append("far from what the other runs say: it counts less; was it the same code?")
+        notes.append(_far(found))
     if found.key and len(one.taken) > 1:
         values = [
             t.record.measured_ms[found.key] for t in one.taken if found.key in t.record.measured_ms
@@ -113,6 +113,22 @@ def _notes(found: Judgement, one: Measured, record: RunRecord) -> list[str]:
                 f"{(max(values) / min(values) - 1) * PERCENT:.0f} %: their median counts"
             )
     return notes
+
+
+def _far(found: Judgement) -> str:
+    """What is said of a run that the terms do not reach: strange among others, or one of all."""
+    session, belief = found.field.table.session, found.belief
+    far = [
+        any(
+            abs(distance_sd(belief, seen)) > HUBER_SD
+            for taken in one.taken
+            for seen in observations(one.row, taken.record, found.prior, session)[0]
+        )
+        for one in found.measured
+    ]
+    if all(far):
+        return "further from the prediction than the terms may move: is it the setting asked?"
+    return "far from what the other runs say: it counts less; was it the same code?"
 
 
 def _range_ms(found: Judgement, row: int, stages: Sequence[str]) -> tuple[float, float]:

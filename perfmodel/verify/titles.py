@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from perfmodel.report.words import stage_title
+
 COLLECTIVES = {
     "ulysses": "Ulysses all-to-all",
     "ring": "ring transfers",
@@ -53,6 +55,8 @@ def source_title(source: str) -> str:
     if kind == "axis":
         doubling = "" if name in SWITCHES else " per doubling"
         return f"{AXES.get(name, name)}{doubling}, beyond its operators"
+    if kind == "stage":
+        return f"{stage_title(name)} as a whole"
     if kind == "collective":
         return COLLECTIVES.get(name, f"{name} collectives")
     return KINDS.get(kind, kind.replace("_", " "))

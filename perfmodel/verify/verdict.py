@@ -17,7 +17,6 @@ from perfmodel.errors import Problem
 from perfmodel.pipeline.evaluate import STAGES
 from perfmodel.pipeline.uncertainty import REPEAT_FRAC
 from perfmodel.plan.belief import (
-    BOUND_SD,
     Z80,
     Matrix,
 )
@@ -267,9 +266,7 @@ def _terms(found: Judgement, row: int) -> tuple[TermShift, ...]:
                 before_pct=float(np.expm1(Z80 * prior.prior_sd[index])) * PERCENT,
                 after_pct=float(np.expm1(Z80 * after_sd)) * PERCENT,
                 effect_ms=effect_s * MS_PER_S,
-                bounded=bool(
-                    abs(belief.mean[index]) >= BOUND_SD * prior.prior_sd[index] * (1 - 1e-9)
-                ),
+                bounded=bool(abs(belief.mean[index]) >= prior.bounds[index] * (1 - 1e-9)),
             )
         )
     rows.sort(key=lambda term: -abs(term.effect_ms))
