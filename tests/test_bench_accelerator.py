@@ -27,12 +27,12 @@ from perfmodel.calibrate.cases import (
     QuantizeCase,
     TransferCase,
 )
-from perfmodel.calibrate.measure import bench, card, collectives, host, kernels, timing
+from perfmodel.calibrate.measure import bench, card, collectives, host, kernels, timing, worker
 from perfmodel.calibrate.measure import device as devices
 from perfmodel.calibrate.measure.bench import BenchReport, BenchRequest, run_bench
 from perfmodel.calibrate.measure.device import Device, open_device
 from perfmodel.calibrate.records import read_records
-from perfmodel.errors import BadInput, MissingData
+from perfmodel.errors import BadInput, MissingData, Problem
 
 CASES: tuple[Case, ...] = (
     GemmCase("bf16", "", 1024, 4096, 4096),
@@ -267,6 +267,31 @@ def test_each_rank_of_a_node_opens_its_own_device(
     monkeypatch.setenv("LOCAL_RANK", "8")
     with pytest.raises(BadInput, match="no cuda:8 device"):
         open_device("cuda")
+
+
+def test_a_failed_rank_leaves_the_other_records_and_says_why(
+    engine: fake.Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def launch(plan: worker.Plan, ranks: int, tick: Any) -> int:
+        assert (plan.device, ranks) == ("cuda", 8)
+        assert {case.columns()["library"] for case in plan.cases} == {"nccl"}
+        tick("measured")
+        tick("skipped")
+        raise MissingData(Problem("bench-collective", "a rank failed: NCCL error"))
+
+    monkeypatch.setattr(worker, "launch", launch)
+    messages = [presets.collective_case("all_reduce", n, 4096) for n in (2, 4, 8, 16)]
+    steps: list[tuple[str, int, int]] = []
+    request = BenchRequest(
+        tmp_path, ops=("gemm", "collective"), cases=(CASES[0], *messages), budget_s=1e-3
+    )
+    report = run_bench(request, lambda op, done, total: steps.append((op, done, total)))
+    # the group of 16 ranks is another machine's
+    assert report.by_op == {"gemm": (1, 0, 0), "collective": (1, 2, 0)}
+    assert report.reasons["a rank failed: NCCL error"] == 1
+    assert [p.message for p in report.warnings if p.rule_id == "bench-collective"]
+    assert report.device_id == "h100-sxm"
+    assert steps == [("gemm", 1, 4), ("collective", 2, 4), ("collective", 3, 4)]
 
 
 def test_more_ranks_than_devices_are_refused_at_once(engine: fake.Engine, tmp_path: Path) -> None:

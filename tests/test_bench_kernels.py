@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -161,3 +163,16 @@ def test_encoded_clips_can_be_read_back() -> None:
     assert len(decoded) == 7
     assert decoded[0].shape == (48, 64, 3)
     assert float(np.abs(decoded[0].astype(float) - frames[0]).mean()) < 20
+
+
+def test_a_clip_is_encoded_until_the_median_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("av")
+    small, large = (media.measure(presets.media_case(64, 48, n), 0.01) for n in (3, 90))
+    assert small.repeats >= 3
+    assert small.median_s < large.median_s
+    case = dataclasses.replace(presets.media_case(64, 48, 3), kernel="no_such_encoder")
+    with pytest.raises(Unsupported, match="no encoder no_such_encoder"):
+        media.measure(case, 0.01)
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(Unsupported, match="pip install av"):
+        media.measure(case, 0.01)

@@ -87,7 +87,7 @@ def gemm_cases(preset: Preset, scale: Scale) -> list[Case]:
         weights += [(14336, 3072), (3072, 14336), (2048, 4096), (4096, 2048), (25600, 5120)]
         rows = [64, 130, 256, 512, 1024, 2048, 4096, 5520, 8192, 11040, 16380, 22080, 44160, 75600]
     cases = _gemms(rows, weights, ("bf16", "fp8"))
-    cases += _gemms((1024, 8192), weights[:3], ("fp16", "fp32"))
+    cases += _gemms((1024, 8192), weights[:5], ("fp16", "fp32"))
     return cases
 
 
