@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 
+import pytest
+
 import perfmodel as pm
 from perfmodel.report.answer import Answer
 from perfmodel.report.render import Look, render
+from perfmodel.search import rank
 
 
 @cache
@@ -48,3 +51,45 @@ def test_a_lossy_option_that_is_slower_is_not_listed_like_a_gain():
     )
     assert "fp8 linears: slower here, +4 % request" in page(slow)
     assert "slower here" not in page(fast)
+
+
+def test_the_gpu_table_holds_what_competes():
+    lossy = asked("8xL40", "ltx-2.3", width=640, height=384, allow_lossy=True)
+    best = lossy.recommendations[0]
+    assert not best.lossless
+    row = next(row for row in lossy.scaling if row.num_gpus == best.num_gpus)
+    assert row.config_id == best.config_id
+    assert row.latency_ms == pytest.approx(best.latency_ms)
+    assert row.best_latency
+
+
+def test_the_gpu_table_has_the_throughput_of_the_best():
+    answer = asked("8xH100-SXM", "wan2.2-t2v-a14b", allow_lossy=True, objective="throughput")
+    best = answer.recommendations[0]
+    assert answer.throughput_best.config_id == best.config_id
+    assert answer.throughput_best.requests_per_hour == pytest.approx(best.requests_per_hour)
+
+
+def test_what_may_not_fit_is_the_best_of_no_table():
+    answer = asked(
+        "8xA100-SXM-80G", "cosmos3-super", batch=2, concurrency=8, objective="throughput"
+    )
+    tight = [row for row in answer.scaling if row.fit_status == "tight"]
+    assert tight
+    assert not any(row.best_latency or row.best_throughput for row in tight)
+    assert answer.throughput_best.requests_per_hour < max(r.requests_per_hour for r in tight)
+    assert "tight" in page(answer).split("as replicas", 1)[1]
+
+
+def test_allowing_lossy_ones_leaves_the_order_of_the_lossless(monkeypatch):
+    monkeypatch.setattr(rank, "SCARCE_FRAC", 0.0)  # memory orders every tie
+    engine = "sglang-diffusion"
+    job = pm.Workload(model="hunyuanvideo")
+    plain = pm.recommend(job, "4xH100-SXM", engine=engine, top=100).recommendations
+    mixed = pm.recommend(
+        job, "4xH100-SXM", engine=engine, top=400, allow_lossy=True
+    ).recommendations
+    times = [row.latency_ms for row in plain if row.tied_with_best or row.rank == 1]
+    assert times != sorted(times)
+    shared = {row.config_id for row in plain}
+    assert [r.config_id for r in mixed if r.config_id in shared] == [r.config_id for r in plain]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import merge
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from perfmodel.api.table import (
     search_space,
     untried_warning,
 )
+from perfmodel.memory import FITS, STATUS
 from perfmodel.pipeline.queue import copies
 from perfmodel.report.answer import (
     Answer,
@@ -52,11 +54,15 @@ COMMANDS_SHOWN = 5
 
 @dataclass(frozen=True)
 class _Ranked:
-    """A table with its order; several of them compete when lossy options may win."""
+    """A table with its order; several of them compete when lossy options may win.
+
+    `by_time`: the order is by the time of a request, or by requests an hour.
+    """
 
     table: Table
     allowed: NDArray[np.bool_]
     ranking: Ranking
+    by_time: bool
 
 
 @dataclass(frozen=True)
@@ -142,7 +148,7 @@ def _ranked_answer(
         variants += [_rank(table, wanted) for table in tables]
     best, records = _top(variants, top, wanted.objective)
     found_best = _around_the_best(best, records[0], None if allow_lossy else lossy)
-    scaling = _scaling(ranked)
+    scaling = _scaling(variants, best)
     return answer.model_copy(
         update={
             "recommendations": tuple(records),
@@ -210,19 +216,20 @@ def _rank(table: Table, wanted: _Wanted) -> _Ranked:
     scores = score(evaluation, peak_bytes, wanted.objective, num_gpus, requests)
     tight, capacity_bytes = table.memory.tight, table.memory.capacity_bytes
     ranking = rank(evaluation, allowed, scores, peak_bytes, tight, capacity_bytes)
-    return _Ranked(table, allowed, ranking)
+    return _Ranked(table, allowed, ranking, wanted.objective in ("latency", "throughput"))
 
 
 def _top(variants: Sequence[_Ranked], top: int, objective: str) -> tuple[_Ranked, list[Prediction]]:
     """The first `top` places over all variants, as records, and the variant that won."""
-    places = [
-        (float(v.ranking.score[row]), number, place, int(row))
+    orders = [
+        [(float(v.ranking.score[row]), number, place, int(row)) for place, row in enumerate(first)]
         for number, v in enumerate(variants)
-        for place, row in enumerate(v.ranking.order[: max(top, 1)])
+        for first in [v.ranking.order[: max(top, 1)]]
     ]
-    # Ties of one variant keep the order that memory gave them; what may not fit comes last in all.
-    if len(variants) > 1:
-        places.sort(key=lambda p: (bool(variants[p[1]].table.memory.tight[p[3]]), p[0]))
+    # Each variant keeps its own order, ties included; what may not fit comes last in all.
+    places = list(
+        merge(*orders, key=lambda p: (bool(variants[p[1]].table.memory.tight[p[3]]), p[0]))
+    )
     best = variants[places[0][1]]
     best_score = places[0][0]
     records = []
@@ -259,30 +266,59 @@ def _why(ranked: _Ranked, row: int) -> str:
     return why(ranked.table.evaluation, row, contrasts(layouts, ranked.ranking.order, row))
 
 
-def _scaling(ranked: _Ranked) -> tuple[ScalingRow, ...]:
-    """The fastest fitting configuration of each number of devices."""
-    evaluation = ranked.table.evaluation
-    fits = ranked.table.memory.fits
-    best = best_by_world(evaluation, fits, ranked.table.memory.tight)
-    num_gpus = ranked.table.session.system.num_gpus
-    shown = {n: row for n, row in best.items() if n & (n - 1) == 0 or n == num_gpus}
-    latency = {n: float(evaluation.latency_s[row]) for n, row in shown.items()}
+def _scaling(variants: Sequence[_Ranked], best: _Ranked) -> tuple[ScalingRow, ...]:
+    """The fastest fitting configuration of each number of devices, of all that compete.
+
+    What may run out of memory (tight) stands where nothing else runs, and is the best of nothing
+    unless all of it is.  The first recommendation stands for its number of devices.
+    """
+    num_gpus = best.table.session.system.num_gpus
+    shown = {n: one for n, one in _by_world(variants, best).items() if _is_shown(n, num_gpus)}
+    latency = {n: float(v.table.evaluation.latency_s[row]) for n, (v, row) in shown.items()}
     hourly = {n: (num_gpus // n) * S_PER_HOUR / s for n, s in latency.items()}
+    fit = {n: STATUS[int(v.table.memory.fit_status[row])] for n, (v, row) in shown.items()}
+    sure = [n for n in shown if fit[n] == STATUS[FITS]] or list(shown)
     base = latency.get(1)
     return tuple(
         ScalingRow(
             num_gpus=n,
-            config_id=ranked.table.config_id(row),
+            config_id=v.table.config_id(row),
             latency_ms=latency[n] * MS_PER_S,
             speedup=None if base is None else base / latency[n],
             efficiency=None if base is None else base / latency[n] / n,
             requests_per_hour=hourly[n],
             replicas=num_gpus // n,
-            best_latency=latency[n] == min(latency.values()),
-            best_throughput=hourly[n] == max(hourly.values()),
+            fit_status=fit[n],
+            best_latency=n in sure and latency[n] == min(latency[m] for m in sure),
+            best_throughput=n in sure and hourly[n] == max(hourly[m] for m in sure),
         )
-        for n, row in shown.items()
+        for n, (v, row) in shown.items()
     )
+
+
+def _by_world(variants: Sequence[_Ranked], best: _Ranked) -> dict[int, tuple[_Ranked, int]]:
+    """The fastest row of each number of devices, and the table that has it."""
+    rows = [
+        (number, best_by_world(v.table.evaluation, v.table.memory.fits, v.table.memory.tight))
+        for number, v in enumerate(variants)
+    ]
+    fastest = {}
+    for n in sorted({n for _, found in rows for n in found}):
+        of_n = [(variants[number], found[n]) for number, found in rows if n in found]
+        fastest[n] = min(of_n, key=lambda one: _late_and_slow(*one))
+    row = int(best.ranking.order[0])
+    if best.by_time:
+        fastest[best.table.num_gpus(row)] = best, row
+    return fastest
+
+
+def _late_and_slow(ranked: _Ranked, row: int) -> tuple[bool, float]:
+    table = ranked.table
+    return bool(table.memory.tight[row]), float(table.evaluation.latency_s[row])
+
+
+def _is_shown(world: int, num_gpus: int) -> bool:
+    return world & (world - 1) == 0 or world == num_gpus
 
 
 def _around_the_best(best: _Ranked, record: Prediction, lossy: Session | None) -> dict[str, object]:

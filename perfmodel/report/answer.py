@@ -208,6 +208,7 @@ class ScalingRow(Record):
     efficiency: float | None = None
     requests_per_hour: float | None = None
     replicas: int | None = None
+    fit_status: FitStatus | None = None
     best_latency: bool = False
     best_throughput: bool = False
 

@@ -292,7 +292,11 @@ def _replicas(row: ScalingRow) -> str:
 
 
 def _marks(row: ScalingRow) -> str:
-    marks = ("best latency" * row.best_latency, "best throughput" * row.best_throughput)
+    marks = (
+        "tight" * (row.fit_status == "tight"),
+        "best latency" * row.best_latency,
+        "best throughput" * row.best_throughput,
+    )
     return ", ".join(filter(None, marks))
 
 
