@@ -72,6 +72,17 @@ def read_text(path: Path, errors: str = "strict") -> str:
         raise Unreadable("not a file name") from None
 
 
+def whole_lines(path: Path) -> str:
+    """Text of a file that is appended to; an interrupted last line is cut off in the file too."""
+    if not path.exists():
+        return ""
+    text = path.read_text(encoding="utf-8")
+    if text and not text.endswith("\n"):
+        text = text[: text.rfind("\n") + 1]
+        path.write_text(text, encoding="utf-8")
+    return text
+
+
 def parse_json(text: str) -> Any:
     """JSON of a text.
 

@@ -203,7 +203,7 @@ class Topology:
         do); pairwise, each rank sends the part for other hosts through its own port; a message to
         the next rank goes through the port of its sender.
         """
-        outer = self.domain if self.domain > self.node else self.node
+        outer = max(self.node, self.domain)
         inside = _fewest_inside(ranks, stride, outer)
         if pattern == "ring":
             rate = self.network_bytes_per_s * inside

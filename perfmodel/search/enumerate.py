@@ -127,6 +127,6 @@ def _columns(rows: list[tuple[int, ...]], axes: Sequence[str]) -> Layouts:
     table = np.array(rows, np.int64)
     names = (*axes, "hsdp", "hsdp_replicate", "vae_patch", "vae_tiling")
     ones = np.ones(len(rows), np.int64)
-    columns = {key: ones for key in KEYS}
+    columns = dict.fromkeys(KEYS, ones)
     columns.update({name: table[:, i] for i, name in enumerate(names)})
     return Layouts(**columns)

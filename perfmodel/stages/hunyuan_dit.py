@@ -6,7 +6,7 @@ HunyuanCombinedTimestepTextSizeStyleEmbedding (https://pypi.org/project/diffuser
 
 from __future__ import annotations
 
-from perfmodel.ops import Attention, Op, Role, Rows
+from perfmodel.ops import Op, Rows
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
 from perfmodel.stages import dit, joint_model, text_encoder
@@ -36,7 +36,6 @@ CHAINS = Chains(
 )
 # Concatenation 8 and fp32 LayerNorm 40 a hidden element, over twice the width.
 SKIP_NORM = (24.0, 6)
-POOL_HEADS = 8
 WIDER = 4
 """Inner width of the small text networks, in widths of what enters."""
 
@@ -104,16 +103,6 @@ def _conditions(model: ModelSpec, sizes: Sizes) -> tuple[Op, ...]:
     tokens = _t5(model).tokens
     text = (Rows.TEXT, sizes.batch * tokens)
     pooled = (Rows.TEXT, sizes.batch * (tokens + 1))
-    attention = Attention(
-        name="text pooling attention",
-        batch=sizes.batch,
-        seq_q=1,
-        seq_kv=tokens + 1,
-        heads=POOL_HEADS,
-        kv_heads=POOL_HEADS,
-        head_dim=wide // POOL_HEADS,
-        role=Role.TEXT,
-    )
     return (
         embedding("time projection 1", vector, (hidden, spec.time_width)),
         embedding("time projection 2", vector, (hidden, hidden)),
@@ -122,7 +111,7 @@ def _conditions(model: ModelSpec, sizes: Sizes) -> tuple[Op, ...]:
         embedding("text pooling q", vector, (wide, wide)),
         linear("text pooling k", pooled, (wide, wide), quantizable=False),
         linear("text pooling v", pooled, (wide, wide), quantizable=False),
-        attention,
+        joint_model.pooling_attention(sizes.batch, tokens + 1, wide),
         embedding("text pooling output", vector, (spec.pooled_width, wide)),
         embedding("condition projection 1", vector, (WIDER * hidden, spec.pooled_width)),
         embedding("condition projection 2", vector, (hidden, WIDER * hidden)),

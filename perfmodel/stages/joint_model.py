@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfmodel.errors import BadInput, Problem
-from perfmodel.ops import Conv, Gemm, Ints, Op, Rows, Split
+from perfmodel.ops import Attention, Conv, Gemm, Ints, Op, Role, Rows, Split
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec
 from perfmodel.spec.workload import Workload
@@ -20,6 +20,7 @@ from perfmodel.stages.layers import READ_WRITE, elements, linear, scheduler_step
 from perfmodel.stages.requests import Request, grid, resolve, round_frames, round_size
 
 FINAL_MODULATION = 2
+POOL_HEADS = 8
 PIXELS_PER_TOKEN = 16
 REFERENCE_MULTIPLE = 32
 REFERENCE_AREA_PX = 1 << 20
@@ -177,6 +178,23 @@ def condition(model: ModelSpec, sizes: Sizes) -> tuple[Op, ...]:
             embedding(f"{name} projection 1", rows, (spec.hidden, width)),
             embedding(f"{name} projection 2", rows, square),
         )
+    )
+
+
+def pooling_attention(batch: Ints, keys: Ints, width: int) -> Attention:
+    """One query (the mean of the text) over the text and itself, `keys` in all.
+
+    Source: diffusers 0.42.1 ``HunyuanDiTAttentionPool``, ``MochiAttentionPool``.
+    """
+    return Attention(
+        name="text pooling attention",
+        batch=batch,
+        seq_q=1,
+        seq_kv=keys,
+        heads=POOL_HEADS,
+        kv_heads=POOL_HEADS,
+        head_dim=width // POOL_HEADS,
+        role=Role.TEXT,
     )
 
 

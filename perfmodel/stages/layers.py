@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.errors import Problem
-from perfmodel.ops import Floats, Gemm, Ints, Pointwise, Rows, Split, dtype_bytes
+from perfmodel.ops import Conv, Floats, Gemm, Ints, Pointwise, Rows, Split, dtype_bytes
 
 if TYPE_CHECKING:
     from perfmodel.stages.base import Traits
@@ -68,6 +68,28 @@ def linear(
         rows=rows[0],
         split=split,
         quantizable=quantizable,
+    )
+
+
+def line_conv(
+    name: str,
+    channels: tuple[int, int],
+    kernel: int,
+    length: Ints,
+    batch: Ints = 1,
+    count: int = 1,
+) -> Conv:
+    """A convolution along time to `length` positions, `channels` = (in, out)."""
+    return Conv(
+        name=name,
+        count=count,
+        batch=batch,
+        in_channels=channels[0],
+        out_channels=channels[1],
+        kernel=(1, 1, kernel),
+        out_t=1,
+        out_h=1,
+        out_w=length,
     )
 
 

@@ -6,7 +6,7 @@ Source: diffusers 0.42.1 ``transformer_mochi.py``, ``attention_processor.py`` Mo
 
 from __future__ import annotations
 
-from perfmodel.ops import Attention, Op, Role, Rows, Split
+from perfmodel.ops import Op, Rows, Split
 from perfmodel.shapes import Shape
 from perfmodel.spec.model import ModelSpec, TransformerSpec
 from perfmodel.spec.workload import Workload
@@ -32,7 +32,6 @@ HEAD_BYTES, HEAD_LAUNCHES = 90.0, 14
 # Joining q, k and v with text, reading them out of padding, splitting the result.
 JOIN_BYTES, JOIN_LAUNCHES = 20.0, 6
 RESIDUAL_BYTES = 6.0
-POOL_HEADS = 8
 AXES = 3
 VECTORS = 4
 """Scale and gate, for attention and feed-forward."""
@@ -90,22 +89,12 @@ def _conditions(spec: TransformerSpec, sizes: Sizes) -> tuple[Op, ...]:
     """Timestep, and text: pooled by one query over it and its mean, and projected."""
     hidden, wide, vector = spec.hidden, spec.text_width or 0, sizes.vector_rows
     pooled = (Rows.TEXT, sizes.batch * (sizes.text + 1))
-    attention = Attention(
-        name="text pooling attention",
-        batch=sizes.batch,
-        seq_q=1,
-        seq_kv=sizes.text + 1,
-        heads=POOL_HEADS,
-        kv_heads=POOL_HEADS,
-        head_dim=wide // POOL_HEADS,
-        role=Role.TEXT,
-    )
     return (
         embedding("time projection 1", vector, (hidden, spec.time_width)),
         embedding("time projection 2", vector, (hidden, hidden)),
         embedding("text pooling k, v", pooled, (2 * wide, wide)),
         embedding("text pooling q", vector, (wide, wide)),
-        attention,
+        joint_model.pooling_attention(sizes.batch, sizes.text + 1, wide),
         embedding("text pooling result", vector, (hidden, wide)),
         embedding("text embedding", sizes.text_rows, (spec.text_stream_width, wide)),
     )

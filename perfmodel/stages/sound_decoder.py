@@ -7,9 +7,9 @@ Source: diffusers 0.42.1 ``Cosmos3AVAEAudioTokenizer`` (https://pypi.org/project
 
 from __future__ import annotations
 
-from perfmodel.ops import Conv, Ints, Op, Pointwise
+from perfmodel.ops import Ints, Op, Pointwise
 from perfmodel.stages.base import Component
-from perfmodel.stages.layers import READ_WRITE, elements
+from perfmodel.stages.layers import READ_WRITE, elements, line_conv
 
 PARAMS = 496_287_362
 LATENT_CHANNELS = 64
@@ -29,19 +29,6 @@ def component() -> Component:
     return Component(name="sound_tokenizer", kind="vae", params=PARAMS, when=("vae_decode",))
 
 
-def _conv(name: str, count: int, channels: tuple[int, int], kernel: int, length: Ints) -> Conv:
-    return Conv(
-        name=name,
-        count=count,
-        in_channels=channels[0],
-        out_channels=channels[1],
-        kernel=(1, 1, kernel),
-        out_t=1,
-        out_h=1,
-        out_w=length,
-    )
-
-
 def _snake(name: str, count: int, channels: int, length: Ints) -> Pointwise:
     size = elements(channels, length)
     return Pointwise(
@@ -59,17 +46,17 @@ def decode(tokens: Ints) -> tuple[Op, ...]:
     the whole kernel, hence ``2*L_in*C_in*C_out*2f`` FLOP: `out_w` counts its input positions.
     """
     found: list[Op] = [
-        _conv("sound in", 1, (LATENT_CHANNELS, WIDTHS[0]), KERNEL, tokens),
+        line_conv("sound in", (LATENT_CHANNELS, WIDTHS[0]), KERNEL, tokens),
     ]
     length = tokens
     for level, factor in enumerate(FACTORS):
         wide, narrow = WIDTHS[level], WIDTHS[level + 1]
         found.append(_snake(f"sound level {level} snake", 1, wide, length))
-        found.append(_conv(f"sound level {level} up", 1, (wide, narrow), 2 * factor, length))
+        found.append(line_conv(f"sound level {level} up", (wide, narrow), 2 * factor, length))
         length = length * factor
         found += [
-            _conv(f"sound level {level} wide", UNITS, (narrow, narrow), KERNEL, length),
-            _conv(f"sound level {level} point", UNITS, (narrow, narrow), 1, length),
+            line_conv(f"sound level {level} wide", (narrow, narrow), KERNEL, length, count=UNITS),
+            line_conv(f"sound level {level} point", (narrow, narrow), 1, length, count=UNITS),
             _snake(f"sound level {level} units", 2 * UNITS, narrow, length),
             Pointwise(
                 name=f"sound level {level} residual",
@@ -78,5 +65,5 @@ def decode(tokens: Ints) -> tuple[Op, ...]:
             ),
         ]
     found.append(_snake("sound out snake", 1, WIDTHS[-1], length))
-    found.append(_conv("sound out", 1, (WIDTHS[-1], STEREO), KERNEL, length))
+    found.append(line_conv("sound out", (WIDTHS[-1], STEREO), KERNEL, length))
     return tuple(found)

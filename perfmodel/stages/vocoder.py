@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from perfmodel.ops import Conv, Floats, Gemm, Ints, Op, Pointwise
-from perfmodel.stages.layers import BF16_BYTES, READ_WRITE, elements
+from perfmodel.ops import Floats, Gemm, Ints, Op, Pointwise
+from perfmodel.stages.layers import BF16_BYTES, READ_WRITE, elements, line_conv
 
 MEL_CHANNELS, WAVE_CHANNELS = 128, 2
 KERNELS = (3, 7, 11)
@@ -80,7 +80,7 @@ def waveform(length: Ints, batch: Ints, *, widened: bool) -> tuple[Op, ...]:
         *generate(FIRST, length, batch),
         *_spectrum(frames, batch),
         *generate(SECOND, frames, batch),
-        _line("resampling", (1, WAVE_CHANNELS), RESAMPLING_FILTER, padded, batch),
+        line_conv("resampling", (1, WAVE_CHANNELS), RESAMPLING_FILTER, padded, batch),
         _around("resampling sum", samples * RESAMPLING * WAVE_CHANNELS * batch, 12.0, 3, 1),
     )
 
@@ -98,7 +98,7 @@ def _spectrum(frames: Ints, batch: Ints) -> tuple[Op, ...]:
     )
     size = elements(each, frames, FREQUENCIES)
     return (
-        _line("spectrum", (1, 2 * FREQUENCIES), WINDOW, frames, each),
+        line_conv("spectrum", (1, 2 * FREQUENCIES), WINDOW, frames, each),
         mel,
         _around("spectrum magnitude and phase", size, 36.0, 10, 1),
     )
@@ -107,20 +107,20 @@ def _spectrum(frames: Ints, batch: Ints) -> tuple[Op, ...]:
 def generate(part: Vocoder, length: Ints, batch: Ints) -> tuple[Op, ...]:
     """Operators of one generator over `length` positions of its input."""
     name, width = part.name, part.width
-    found: list[Op] = [_line(f"{name} entry", (part.inputs, width), ENDS_KERNEL, length, batch)]
+    found: list[Op] = [line_conv(f"{name} entry", (part.inputs, width), ENDS_KERNEL, length, batch)]
     for place, (kernel, factor) in enumerate(part.steps, 1):
         # A transposed convolution works on each input position with the whole kernel.
         step = (width, width // 2)
-        found.append(_line(f"{name} step {place}", step, kernel, length, batch))
+        found.append(line_conv(f"{name} step {place}", step, kernel, length, batch))
         width, length = width // 2, length * factor
         for size in KERNELS:
             level = f"{name} level {place} kernel {size}"
-            found.append(_line(level, (width, width), size, length, batch, BLOCK_CONVS))
+            found.append(line_conv(level, (width, width), size, length, batch, BLOCK_CONVS))
         level, count = f"{name} level {place}", len(KERNELS) * BLOCK_CONVS
         found += _activation(part, level, width, (length, batch), count)
     if part.snake:
         found += _activation(part, f"{name} last", width, (length, batch), 1)
-    found.append(_line(f"{name} exit", (width, part.outputs), ENDS_KERNEL, length, batch))
+    found.append(line_conv(f"{name} exit", (width, part.outputs), ENDS_KERNEL, length, batch))
     return tuple(found)
 
 
@@ -132,8 +132,8 @@ def _activation(
     if not part.snake:
         return (_around(f"{name} activation", around, LEAKY_BYTES, LEAKY_LAUNCHES, count),)
     return (
-        _line(f"{name} longer", (1, width), FILTER, length + FILTER_EDGES, batch, count),
-        _line(f"{name} shorter", (1, width), FILTER, length, batch, count),
+        line_conv(f"{name} longer", (1, width), FILTER, length + FILTER_EDGES, batch, count),
+        line_conv(f"{name} shorter", (1, width), FILTER, length, batch, count),
         _around(f"{name} activation", around, SNAKE_BYTES, SNAKE_LAUNCHES, count),
     )
 
@@ -149,22 +149,6 @@ def _params(part: Vocoder) -> int:
     # The last convolution of a snake has no bias, but its activation has parameters.
     return (
         total + width * WAVE_CHANNELS * ENDS_KERNEL + (2 * width if part.snake else WAVE_CHANNELS)
-    )
-
-
-def _line(
-    name: str, channels: tuple[int, int], kernel: int, length: Ints, batch: Ints, count: int = 1
-) -> Conv:
-    return Conv(
-        name=name,
-        count=count,
-        batch=batch,
-        in_channels=channels[0],
-        out_channels=channels[1],
-        kernel=(1, 1, kernel),
-        out_t=1,
-        out_h=1,
-        out_w=length,
     )
 
 

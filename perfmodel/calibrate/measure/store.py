@@ -15,6 +15,7 @@ from perfmodel.calibrate.cases import CASES, Case, NodesCollectiveCase, header
 from perfmodel.calibrate.measure.device import Device, host_cpu
 from perfmodel.calibrate.measure.timing import Timing
 from perfmodel.errors import BadInput, Problem
+from perfmodel.files import whole_lines
 from perfmodel.units import US_PER_S
 
 SKIPPED_FILE = "skipped.csv"
@@ -134,13 +135,7 @@ class RecordStore:
 
 def _read(path: Path) -> list[list[str]]:
     """Complete rows of a CSV; an interrupted last line is cut off in the file."""
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
-    if text and not text.endswith("\n"):
-        text = text[: text.rfind("\n") + 1]
-        path.write_text(text, encoding="utf-8")
-    rows = list(csv.reader(StringIO(text)))
+    rows = list(csv.reader(StringIO(whole_lines(path))))
     return [row for row in rows if len(row) == len(rows[0])]
 
 

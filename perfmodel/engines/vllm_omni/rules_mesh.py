@@ -157,7 +157,7 @@ def _hsdp_mesh_problem(ctx: Context, config: ParallelConfig) -> Problem:
         f"hsdp={config.hsdp} x hsdp_replicate={config.hsdp_replicate} covers {shards} ranks, but "
         f"the other axes make {mesh}"
     )
-    ranks = mesh if mesh <= ctx.num_gpus else ctx.num_gpus
+    ranks = min(mesh, ctx.num_gpus)
     meshes = tuple(f"{d}x{ranks // d}" for d in divisors(ranks) if d > 1)
     return refusal("hsdp-mesh", ctx, config, "hsdp", clash, meshes)
 

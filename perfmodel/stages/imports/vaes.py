@@ -88,13 +88,20 @@ def _without_shortcuts(config: Config) -> Fields:
     return {"up": tuple(reversed(steps))}
 
 
-def _mochi(config: Config) -> Fields:
+def _two_widths(config: Config) -> Fields:
+    """Levels of an encoder and a decoder of their own widths, with the same multipliers."""
     width, multipliers = _levels(config, "encoder_block_out_channels")
     return {
         "z_channels": config.number("latent_channels"),
         "encoder_width": width,
         "multipliers": multipliers,
         "decoder_width": _levels(config, "decoder_block_out_channels")[0],
+    }
+
+
+def _mochi(config: Config) -> Fields:
+    return {
+        **_two_widths(config),
         "layers": config.numbers("layers_per_block"),
         "temporal_steps": config.numbers("temporal_expansions"),
         "attention_levels": config.flags("add_attention_block"),
@@ -102,12 +109,8 @@ def _mochi(config: Config) -> Fields:
 
 
 def _dcae(config: Config) -> Fields:
-    width, multipliers = _levels(config, "encoder_block_out_channels")
     return {
-        "z_channels": config.number("latent_channels"),
-        "encoder_width": width,
-        "multipliers": multipliers,
-        "decoder_width": _levels(config, "decoder_block_out_channels")[0],
+        **_two_widths(config),
         "layers": config.numbers("encoder_layers_per_block"),
         "decoder_layers": config.numbers("decoder_layers_per_block"),
     }

@@ -146,7 +146,7 @@ class WanDenoiser(_Base):
         return self.gathered(tape, tape("output projection", F.linear, x, self.leave))
 
 
-KINDS: dict[str, type[CosmosDenoiser] | type[WanDenoiser]] = {
+KINDS: dict[str, type[CosmosDenoiser | WanDenoiser]] = {
     "cosmos3": CosmosDenoiser,
     "wan": WanDenoiser,
 }

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from perfmodel.files import whole_lines
+
 Key = tuple[str, str, str]
 
 
@@ -85,13 +87,7 @@ class LiveStore:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
-    if text and not text.endswith("\n"):
-        text = text[: text.rfind("\n") + 1]
-        path.write_text(text, encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
+    return [json.loads(line) for line in whole_lines(path).splitlines() if line.strip()]
 
 
 def _row(record: Mapping[str, Any]) -> Row:
