@@ -29,7 +29,12 @@ vae_encode, vae_decode = vae.encode, vae.decode
 
 
 def base_shape(
-    model: ModelSpec, workload: Workload, traits: Traits, *, padded_text: int | None = None
+    model: ModelSpec,
+    workload: Workload,
+    traits: Traits,
+    *,
+    padded_text: int | None = None,
+    guided_above: float = 1.0,
 ) -> Shape:
     """Defaults, rounding, latent grid and tokens of a request.
 
@@ -38,6 +43,7 @@ def base_shape(
         workload: as asked.
         traits: the engine's rule of rounding frames.
         padded_text: text tokens that every prompt is padded to; None: as many as it has.
+        guided_above: guidance scale up to which one branch runs.
 
     Raises:
         BadInput: sound, or several frames of a model that makes images.
@@ -47,7 +53,8 @@ def base_shape(
     rule = traits.frame_rounding or model.frame_rounding
     frames, frame_notes = round_frames(request, rule, model.vae.temporal_ratio)
     width, height, size_notes = round_size(request, model, model.size_multiple)
-    one_branch = model.transformer.guidance_embedded or request.guidance <= 1
+    embedded = model.transformer.guidance_embedded or model.distilled
+    one_branch = embedded or request.guidance <= guided_above
     base = requests.base_shape(
         request,
         workload,

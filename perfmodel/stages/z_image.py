@@ -63,8 +63,11 @@ class BlockRows:
 
 
 def shape(model: ModelSpec, workload: Workload, traits: Traits) -> Shape:
-    """Defaults, sizes in whole tokens of 16 pixels, both lengths padded to 32."""
-    base = joint_model.base_shape(model, workload, traits)
+    """Defaults, sizes in whole tokens of 16 pixels, both lengths padded to 32.
+
+    The scale multiplies the difference of two branches, so that two run at every scale above 0.
+    """
+    base = joint_model.base_shape(model, workload, traits, guided_above=0.0)
     return shape_columns(model, base, base.width, base.height, base.frames)
 
 
@@ -93,7 +96,8 @@ def denoise(model: ModelSpec, shape: Shape, traits: Traits) -> DenoiseWork:
     """One transformer a forward, scheduler and guidance a step."""
     lengths = (shape.video_tokens, shape.extra_tokens)
     forward = forward_ops(model, shape.batch, lengths, traits)
-    return joint_model.denoise_work(model, shape, forward, transformer(model))
+    guided = shape.guidance > 0 and not model.distilled
+    return joint_model.denoise_work(model, shape, forward, transformer(model), guided=guided)
 
 
 def transformer(model: ModelSpec) -> Component:

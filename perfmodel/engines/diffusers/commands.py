@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from perfmodel.engines import guidance
 from perfmodel.engines.base import Commands, Context, Launch
 from perfmodel.engines.described.commands import (
     PROMPT,
     is_image,
     launcher,
+    not_here,
     not_set,
     output_name,
     without_server,
 )
+from perfmodel.engines.diffusers.calls import Call, arguments, call_of, loaded_arguments
 from perfmodel.errors import BadInput, Problem
 from perfmodel.spec.parallel import ParallelConfig
 
@@ -59,11 +62,13 @@ _OFFLOADS = {
 def program(ctx: Context, config: ParallelConfig) -> str:
     """The source of the program: load, place, one warm-up, one timed run, save."""
     ranks = config.ulysses * config.ring
-    lines = ["import json, os, time", "import torch", "from diffusers import DiffusionPipeline"]
+    lines = ["import json, os, time", "import torch"]
+    call = call_of(ctx)
+    lines += [f"from diffusers import {name}" for name in _classes(call)]
     if not is_image(ctx):
         lines.append("from diffusers.utils import export_to_video")
-    if ctx.has_input_image:
-        lines.append("from diffusers.utils import load_image")
+    loaders = {source.split("(")[0] for source in loaded_arguments(ctx).values()}
+    lines += [f"from diffusers.utils import {loader}" for loader in sorted(loaders)]
     if ranks > 1:
         lines.append("from diffusers import ContextParallelConfig")
     if ranks * config.cfg > 1:
@@ -86,20 +91,35 @@ def program(ctx: Context, config: ParallelConfig) -> str:
     return "\n".join(lines)
 
 
+def _classes(call: Call) -> list[str]:
+    """Classes of the library that the program names."""
+    control = call.control.split(".")[0]
+    return [call.pipeline, control] if control else [call.pipeline]
+
+
 def _loaded(ctx: Context) -> list[str]:
     """The pipeline, with its denoiser's weights quantised where asked for."""
     dtype = ctx.behaviour.options.dtype
     width = "float16" if dtype == "fp16" else "bfloat16"
-    load = f"pipe = DiffusionPipeline.from_pretrained({ctx.hf_id!r}, torch_dtype=torch.{width}"
+    call = call_of(ctx)
+    load = f"pipe = {call.pipeline}.from_pretrained({call.base or ctx.hf_id!r}"
+    load += f", torch_dtype=torch.{width}"
+    before = []
+    if call.control:
+        before = [f"controlnet = {call.control}, torch_dtype=torch.{width})"]
+        load += ", controlnet=controlnet"
+    if call.revision:
+        load += f", revision={call.revision!r}"
     parts = [part.removeprefix("pipe.") for part in _DENOISERS[: ctx.experts]]
     if dtype == "fp8cast":
         cast = "enable_layerwise_casting(torch.float8_e4m3fn, torch.bfloat16)"
-        return [f"{load})", *(f"pipe.{part}.{cast}" for part in parts)]
+        return [*before, f"{load})", *(f"pipe.{part}.{cast}" for part in parts)]
     if dtype not in _QUANTISED:
-        return [f"{load})"]
+        return [*before, f"{load})"]
     first, config = _QUANTISED[dtype]
     mapping = ", ".join(f"{part!r}: {config}" for part in parts)
     return [
+        *before,
         "from diffusers import PipelineQuantizationConfig",
         first,
         f"quantised = PipelineQuantizationConfig(quant_mapping={{{mapping}}})",
@@ -110,6 +130,8 @@ def _loaded(ctx: Context) -> list[str]:
 def _placed(ctx: Context, config: ParallelConfig) -> list[str]:
     options = ctx.behaviour.options
     lines = [_OFFLOADS.get(options.offload, "pipe.to('cuda')")]
+    if call_of(ctx).guider:
+        lines.append(f"pipe.guider = pipe.guider.new(guidance_scale={guidance.scale(ctx)})")
     if ctx.behaviour.traits.vae_bits > 16:
         lines.append("pipe.vae.to(torch.float32)")
     if config.vae_tiling:
@@ -185,36 +207,25 @@ def _branches(config: ParallelConfig) -> list[str]:
 
 def _arguments(ctx: Context) -> str:
     """Arguments of the call, as a Python literal."""
-    values: dict[str, object] = {
-        "prompt": PROMPT,
-        "height": ctx.height,
-        "width": ctx.width,
-        "num_inference_steps": ctx.steps,
-        "guidance_scale": ctx.guidance,
-    }
-    if not is_image(ctx):
-        values["num_frames"] = ctx.frames
-    if ctx.negative_prompt is not None:
-        values["negative_prompt"] = ctx.negative_prompt
-    text = repr(values)[:-1] + f", 'generator': torch.Generator().manual_seed({ctx.seed})"
-    if ctx.has_input_image:
-        text += ", 'image': load_image('input.png')"
+    values = repr(arguments(ctx, PROMPT))[:-1]
+    text = values + f", 'generator': torch.Generator().manual_seed({ctx.seed})"
+    for name, source in loaded_arguments(ctx).items():
+        text += f", {name!r}: {source}"
     return text + "}"
 
 
 def _save(ctx: Context) -> str:
+    call = call_of(ctx)
     if is_image(ctx):
-        return f"    result.images[0].save({output_name(ctx)!r})"
-    # Most pipelines name their clips `frames`, Cosmos3 `video`.
-    return (
-        f"    clip = getattr(result, 'frames', None) or result.video\n"
-        f"    export_to_video(clip[0], {output_name(ctx)!r}, fps={ctx.fps:g})"
-    )
+        return f"    result.{call.picture}.save({output_name(ctx)!r})"
+    return f"    export_to_video(result.{call.clip}, {output_name(ctx)!r}, fps={ctx.fps:g})"
 
 
 def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands:
     """Commands: the program is written to a file and started."""
     del predicted_s
+    if not call_of(ctx).pipeline:
+        return not_here(f"{ctx.model} runs as modular blocks (ModularPipeline): see its guide")
     name = "run_diffusers.py"
     argv = launcher([name], config.world_size // config.dp)
     notes = not_set(ctx, ("fp16", "fp8cast", *_QUANTISED))

@@ -10,6 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from perfmodel.engines import guidance
 from perfmodel.engines.base import Commands, Context, Launch
 from perfmodel.engines.described.commands import (
     PROMPT,
@@ -127,13 +128,24 @@ def request_fields(ctx: Context) -> dict[str, object]:
     fields: dict[str, object] = {"prompt": PROMPT, "size": f"{ctx.width}x{ctx.height}"}
     if not is_image(ctx):
         fields |= {"num_frames": ctx.frames, "fps": int(ctx.fps)}
-    fields |= {"num_inference_steps": ctx.steps, "guidance_scale": ctx.guidance, "seed": ctx.seed}
-    if ctx.flow_shift is not None and not is_image(ctx):
-        fields["flow_shift"] = ctx.flow_shift
+    fields |= {"num_inference_steps": ctx.steps, **_sampling(ctx), "seed": ctx.seed}
     if ctx.outputs > 1:
         # As the package's own benchmark names it on its image and video routes.
         fields["n" if is_image(ctx) else "num_outputs_per_prompt"] = ctx.outputs
     return fields
+
+
+def _sampling(ctx: Context) -> dict[str, object]:
+    """Guidance and schedule of a request.
+
+    A negative prompt is always there (``configs/sample/*.py``), so HunyuanVideo, whose scale is
+    embedded and fixed (``pipeline_configs/hunyuan.py``), would run a second branch at any scale.
+    """
+    embedded = ctx.family == "hunyuan_video"
+    found: dict[str, object] = {} if embedded else {"guidance_scale": guidance.scale(ctx)}
+    if ctx.flow_shift is not None and not is_image(ctx):
+        found["flow_shift"] = ctx.flow_shift
+    return found
 
 
 def _request(ctx: Context) -> str:
@@ -170,6 +182,7 @@ def _benchmark(ctx: Context) -> str:
     if ctx.outputs > 1:
         words += ["--num-outputs-per-prompt", str(ctx.outputs)]
     words += ["--num-inference-steps", str(ctx.steps), "--output-file", "bench.json"]
+    words += ["--extra-body", json.dumps(_sampling(ctx))]
     return shell(words)
 
 

@@ -8,6 +8,7 @@ from math import ceil
 from pathlib import Path
 from shlex import quote
 
+from perfmodel.engines import guidance
 from perfmodel.engines.base import Commands, Context, Version
 from perfmodel.engines.records import outputs_note, sent_record
 from perfmodel.engines.vllm_omni.attention import MASK_BACKENDS
@@ -224,11 +225,11 @@ def request_fields(ctx: Context) -> dict[str, str]:
     fields = {"prompt": PROMPT, "size": f"{ctx.width}x{ctx.height}"}
     if not is_image(ctx):
         fields |= {"num_frames": str(ctx.frames), "fps": f"{ctx.fps:g}"}
-    fields |= {"num_inference_steps": str(ctx.steps), "guidance_scale": f"{ctx.guidance:g}"}
+    fields["num_inference_steps"] = str(ctx.steps)
+    for name, value in guidance.fields(ctx).items():
+        fields[name] = value if isinstance(value, str) else f"{value:g}"
     if ctx.flow_shift is not None:
         fields["flow_shift"] = f"{ctx.flow_shift:g}"
-    if ctx.negative_prompt is not None:
-        fields["negative_prompt"] = ctx.negative_prompt
     if ctx.sound_tokens > 0:
         fields["generate_sound"] = "true"
     if sent_outputs(ctx) > 1:
@@ -267,7 +268,8 @@ def _route(ctx: Context) -> str:
 
 def _json_fields(ctx: Context) -> dict[str, object]:
     """Fields with numbers as numbers, for the JSON route."""
-    numbers = ("num_inference_steps", "guidance_scale", "flow_shift", "n", "seed")
+    scales = ("guidance_scale", "true_cfg_scale", "flow_shift")
+    numbers = ("num_inference_steps", *scales, "n", "seed")
     fields: dict[str, object] = dict(request_fields(ctx))
     for name in numbers:
         if name in fields:

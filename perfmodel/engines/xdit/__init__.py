@@ -29,6 +29,7 @@ def _model(pipeline: str, axes: frozenset[str] = _RUNNER, **facts: object) -> Mo
     )
 
 
+# ``ModelCapabilities`` without use_cfg_parallel: --use_cfg_parallel is an error there.
 _NO_GUIDANCE = _RUNNER - {"cfg"}
 # Pipelines that pass the latent in patches through the stages: model_executor/pipelines/*.py.
 _PATCHES = frozenset({"pp"})
@@ -56,8 +57,12 @@ FACTS = Facts(
             _model("xFuserCosmos3OmniPipeline", text_each_forward=True, whole_clip=True),
         ),
         (r"wan.*i2v", _model("xFuserWanImageToVideoPipeline", encode_mode="band")),
+        (r"wan.*vace", _model("xFuserWanVACEPipeline", _NO_GUIDANCE, encode_mode="band")),
         (r"wan", _model("xFuserWanPipeline", encode_mode="band")),
-        (r"hunyuanvideo-?1\.5", _model("xFuserHunyuanVideo15Pipeline", text_split=True)),
+        (
+            r"hunyuanvideo-?1\.5",
+            _model("xFuserHunyuanVideo15Pipeline", _NO_GUIDANCE, text_split=True),
+        ),
         (
             r"(fast)?hunyuan",
             _model(
@@ -68,10 +73,11 @@ FACTS = Facts(
             r"flux\.?[12]",
             _model("xFuserFluxPipeline", _NO_GUIDANCE | _PATCHES, text_split=True),
         ),
-        (r"qwen-image", _model("xFuserQwenImagePipeline", text_split=True)),
+        (r"qwen-image-edit", _model("xFuserQwenImageEditPipeline", text_split=True)),
+        (r"qwen-image", _model("xFuserQwenImagePipeline", _NO_GUIDANCE, text_split=True)),
         (r"z-image(?!.*controlnet)", _model("xFuserZImagePipeline")),
         # models/transformers/transformer_ltx2.py: gather_kv gathers the states.
-        (r"ltx", _model("xFuserLTX2Pipeline", sound_reads="states")),
+        (r"ltx", _model("xFuserLTX2Pipeline", _NO_GUIDANCE, sound_reads="states")),
         (
             r"(sd3|stable-diffusion-3)",
             _model("xFuserStableDiffusion3Pipeline", _EXAMPLE | _PATCHES),

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from perfmodel.engines import guidance
 from perfmodel.engines.base import Commands, Context, Launch
 from perfmodel.engines.described.commands import PROMPT, is_image, not_set, without_server
 from perfmodel.engines.described.launch import Grammar, read
@@ -98,9 +99,16 @@ def _options(ctx: Context) -> list[str]:
 
 def _request(ctx: Context) -> list[str]:
     found = ["--height", str(ctx.height), "--width", str(ctx.width)]
+    if ctx.family == "hunyuan_video15" or "ti2v" in ctx.model_id:
+        # Models of several tasks do not start without one: base_model.py valid_tasks.
+        found += ["--task", ctx.task]
     if not is_image(ctx):
         found += ["--num_frames", str(ctx.frames)]
-    found += ["--num_inference_steps", str(ctx.steps), "--guidance_scale", f"{ctx.guidance:g}"]
+    found += ["--num_inference_steps", str(ctx.steps)]
+    found += ["--guidance_scale", f"{guidance.scale(ctx):g}"]
+    negative = guidance.negative_prompt(ctx)
+    if negative is not None:
+        found += ["--negative_prompt", negative]
     if ctx.flow_shift is not None:
         found += ["--flow_shift", f"{ctx.flow_shift:g}"]
     if ctx.has_input_image:

@@ -19,6 +19,15 @@ def _guidance_problem(ctx: Context, config: ParallelConfig) -> Problem:
     return refusal("xdit-cfg", ctx, config, "cfg", clash, (1, 2))
 
 
+def _task_guidance(ctx: Context, layouts: Layouts) -> BoolColumn:
+    return mask((layouts.cfg > 1) & ("ti2v" in ctx.model_id and ctx.task != "i2v"))
+
+
+def _task_guidance_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    clash = f"cfg={config.cfg}: {ctx.model} divides its guidance branches only for --task i2v"
+    return refusal("xdit-cfg-task", ctx, config, "cfg", clash, (1,))
+
+
 def _alone(ctx: Context, layouts: Layouts) -> BoolColumn:
     mesh = layouts.cfg * layouts.sequence_parallel * layouts.tp * layouts.pp * layouts.dp
     return mask((layouts.hsdp > 1) & (layouts.hsdp > mesh))
@@ -39,6 +48,13 @@ RULES: tuple[Rule, ...] = (
         violated=_guidance,
         problem=_guidance_problem,
         source=f"{_WHEEL}config/config.py DataParallelConfig",
+    ),
+    Rule(
+        id="xdit-cfg-task",
+        title="Wan2.2-TI2V has guidance parallelism for image to video only.",
+        violated=_task_guidance,
+        problem=_task_guidance_problem,
+        source=f"{_WHEEL}model_executor/models/runner_models/wan.py xFuserWan22TI2VModel",
     ),
     Rule(
         id="xdit-hsdp",
