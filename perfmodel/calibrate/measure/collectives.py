@@ -25,6 +25,7 @@ from perfmodel.errors import BadInput, Problem
 
 BACKENDS = {"cuda": "nccl", "npu": "hccl", "cpu": "gloo"}
 TIMEOUT = timedelta(minutes=10)
+"""How long a rank waits for another: cases take seconds, compilations minutes."""
 
 # newer torch has new names for the same operations and warns about the old ones
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -58,7 +58,7 @@ def time_step(step: Step, device: Device, budget_s: float) -> Timing | str:
     timing, reason = None, ""
     try:
         timing = time_calls(device, calls_of(step, device), budget_s)
-    except (RuntimeError, MemoryError) as error:
+    except Exception as error:  # compilers have classes of their own; the others must hear of it
         device.release()
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     reason = first_reason(reason)
