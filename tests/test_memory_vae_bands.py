@@ -43,15 +43,24 @@ def test_an_encode_in_bands_is_shared():
     alone = activations("wan2.1-i2v-14b", "xdit", "usp8", "vae_encode", **size)
     shared = activations("wan2.1-i2v-14b", "xdit", "usp8_vaepp8", "vae_encode", **size)
     clip = 2 * CLIP_BYTES * 81 * 832 * 480
-    assert shared - clip == pytest.approx((alone - clip) / 8, rel=1e-6)
+    # 60 latent rows over 8 ranks: the largest band has 8.
+    assert shared - clip == pytest.approx((alone - clip) * 8 / 60, rel=1e-6)
+
+
+@pytest.mark.parametrize(("ranks", "rows"), [(2, 45), (4, 23), (8, 12)])
+def test_the_fullest_rank_holds_the_largest_band_of_90_rows(ranks, rows):
+    job = {"width": 1280, "height": 720, "frames": 81}
+    clip = CLIP_BYTES * 81 * 1280 * 720
+    whole = activations("wan2.1-t2v-14b", "xdit", "usp8", "vae_decode", **job) - clip
+    part = activations("wan2.1-t2v-14b", "xdit", f"usp{ranks}_vaepp{ranks}", "vae_decode", **job)
+    assert part - clip == pytest.approx(whole * rows / 90, rel=1e-6)
 
 
 @pytest.mark.parametrize("engine", ["xdit", "sglang-diffusion", "vllm-omni"])
 def test_a_larger_image_never_needs_less(engine):
+    parallel = "cfg2_usp2" if engine == "vllm-omni" else "cfg2_usp2_vaepp4"
     sides = [(512, 512), (768, 512), (1024, 1024), (1280, 1024), (1536, 1152)]
     work = [pm.Workload(model="qwen-image-edit", width=w, height=h) for w, h in sides]
-    answers = [
-        pm.predict(one, "4xH200", engine=engine, parallel="cfg2_usp2_vaepp4") for one in work
-    ]
+    answers = [pm.predict(one, "4xH200", engine=engine, parallel=parallel) for one in work]
     peaks = [answer.prediction.peak_memory_gib for answer in answers]
     assert peaks == sorted(peaks)

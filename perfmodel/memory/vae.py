@@ -103,6 +103,13 @@ def _sharded(layouts: Layouts, bands: bool) -> NDArray[np.bool_]:
     return (layouts.vae_patch > 1) & bands
 
 
+def _band(shape: Shape, layouts: Layouts, options: Options, sharded: NDArray[np.bool_]) -> Floats:
+    """Share of the largest band: ``ceil(lines / ranks) / lines`` of the latent's; 1 where whole."""
+    wide = options.vae_mode == "spatial_shard_width"
+    lines = np.asarray(shape.latent_width if wide else shape.latent_height)
+    return np.where(sharded, ceil_div(lines, layouts.vae_patch) / lines, 1.0)
+
+
 def decode(
     vae: VaeMemory, shape: Shape, layouts: Layouts, options: Options, terms: Terms
 ) -> VaeLive:
@@ -123,7 +130,7 @@ def decode(
     grid = (shape.latent_frames, shape.latent_height, shape.latent_width)
     whole = batch * scale * np.asarray(vae.decode_live(*grid), np.float64)
     sharded = _sharded(layouts, options.vae_mode != "tile")
-    share = whole / np.where(sharded, layouts.vae_patch, 1)
+    share = whole * _band(shape, layouts, options, sharded)
     joined = np.where(sharded, 2, vae.clip_copies) * clip
     live = np.maximum(np.maximum(share + clip, joined), clip + to_bytes)
     fresh = np.where(floats > share / WIDEST_SHARE, to_bytes, 0.0)
@@ -202,7 +209,7 @@ def encode(
     whole = scale * np.asarray(vae.encode_live(shape.condition_frames, *sides), np.float64)
     tile = scale * np.asarray(vae.encode_live(shape.condition_frames, *edges), np.float64)
     sharded = _sharded(layouts, options.vae_mode != "tile" and vae.encode_mode == "band")
-    share = whole / np.where(sharded, layouts.vae_patch, 1)
+    share = whole * _band(shape, layouts, options, sharded)
     alone = vae.encode_mode == "whole"
     divided = replace(layouts, vae_patch=np.ones_like(layouts.vae_patch)) if alone else layouts
     tiles = tiled(vae, shape, divided, options.vae_tiling) & ~sharded
