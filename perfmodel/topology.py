@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from perfmodel.errors import MissingData, Problem
 from perfmodel.spec.hardware import Device, System, value_of
 from perfmodel.units import GIGA
 
@@ -86,7 +87,7 @@ class Topology:
             link_bytes_per_s=link,
             pair_bytes_per_s=_pair_rate(device, link),
             host_bytes_per_s=value_of(device.host_link.bytes_per_s_per_direction),
-            network_bytes_per_s=value_of(device.network.bytes_per_s_per_direction),
+            network_bytes_per_s=_network_rate(system),
             domain=max(domain, 1),
             node=max(system.gpus_per_node, 1),
         )
@@ -258,6 +259,25 @@ def _best_seen(device: Device) -> float:
         ),
         default=0.0,
     )
+
+
+def _network_rate(system: System) -> float:
+    """Rate of one device's network port [B/s]; 0 in a single host that states none.
+
+    Raises:
+        MissingData: several hosts, and no network in the device's file.
+    """
+    device = system.device
+    if device.network is not None:
+        return value_of(device.network.bytes_per_s_per_direction)
+    if system.nodes > 1:
+        message = (
+            f"hardware/{device.id}.yaml states no network, which joins {system.nodes} hosts: add "
+            f"network.kind and network.bytes_per_s_per_direction, or ask for at most "
+            f"{system.gpus_per_node} devices"
+        )
+        raise MissingData(Problem("no-network", message, "--gpus"))
+    return 0.0
 
 
 def _pair_rate(device: Device, link_bytes_per_s: float) -> float:

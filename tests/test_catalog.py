@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from perfmodel import catalog
-from perfmodel.catalog import Overrides, load_device, parse_gpus
+from perfmodel.catalog import Overrides, hardware_ids, load_device, parse_gpus
 from perfmodel.catalog.data import simple
 from perfmodel.catalog.detect import Found, host_sockets, parse_ascend, parse_nvidia
 from perfmodel.catalog.index import index_text
 from perfmodel.catalog.machine import system_yaml
+from perfmodel.cli.app import run as typed
 from perfmodel.cli.hardware import app
 from perfmodel.errors import BadInput, PerfmodelError
 from perfmodel.topology import Topology
@@ -205,21 +206,80 @@ def test_later_folders_win(tmp_path, monkeypatch):
     assert load_device("l4").title == "two"
 
 
-def test_broken_own_files_are_all_reported_even_if_not_asked_for(own):
+def test_a_broken_own_file_is_named_and_matters_only_where_it_is_asked_for(own, capsys):
     (own / "hardware" / "a.yaml").write_text("id: [")
     (own / "hardware" / "b.yaml").write_text("- 1\n")
     (own / "hardware" / "l4.yaml").write_text(
         L4.replace("title: L4", "titel: L4").replace("3.0e+11", "3.0e11")
     )
+    (own / "models").mkdir()
+    (own / "models" / "draft.yaml").write_text("slug: [")
+    assert load_device("b300-sxm").id == "b300-sxm"
+    assert typed(["recommend", "--gpus", "4xB300", "--frames", "189"]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "[own-file]" in line]
+    for name in ("a.yaml", "b.yaml", "l4.yaml", "draft.yaml"):
+        assert sum(name in line for line in said) == 1
+    assert all(line.startswith("warning[") for line in said)
+    assert not {"a", "b", "l4"} & set(hardware_ids())
     with pytest.raises(BadInput) as caught:
-        load_device("b300-sxm")
+        load_device("l4")
     lines = [problem.line() for problem in caught.value.problems]
     assert caught.value.exit_code == 2
-    assert any("a.yaml: line 1" in line or "a.yaml: line 2" in line for line in lines)
-    assert any("b.yaml: a mapping of fields is needed" in line for line in lines)
     assert any('unknown field "titel"; did you mean "title"?' in line for line in lines)
     assert any("memory.bandwidth_bytes_per_s.value" in line and "3.0" in line for line in lines)
-    assert all("\n" not in line for line in lines)
+    with pytest.raises(BadInput, match="a mapping of fields is needed"):
+        load_device("b")
+    assert typed(["recommend", "--gpus", "4xa", "--frames", "189"]) == 2
+    assert typed(["recommend", "--gpus", "4xneighbour", "--frames", "189"]) == 2
+    assert "a.yaml" in capsys.readouterr().err
+
+
+@pytest.fixture
+def copied(own):
+    """A neighbour's file with another id and nothing else changed."""
+    text = (ROOT / "hardware" / "h100-sxm.yaml").read_text()
+    path = own / "hardware" / "my-gpu.yaml"
+    path.write_text(text.replace("id: h100-sxm", "id: my-gpu"))
+    return path
+
+
+def test_an_exact_id_wins_over_the_names_of_a_copied_file(copied, capsys):
+    for name in ("h100-sxm", "4xh100-sxm", "4x H100-SXM"):
+        assert parse_gpus(name).device.id == "h100-sxm"
+        assert not parse_gpus(name).warnings
+    assert parse_gpus("4xmy-gpu").device.id == "my-gpu"
+    system = parse_gpus("4xh100")
+    assert system.device.id == "my-gpu"
+    assert "my-gpu" in system.warnings[0].message
+    assert "h100-sxm" in system.warnings[0].message
+    assert 'titled "H100 SXM"' in parse_gpus("my-gpu").warnings[0].message
+    assert typed(["hardware", "check", str(copied)]) == 0
+    said = capsys.readouterr().err
+    assert "H100 SXM" in said
+    assert "also name h100-sxm" in said
+
+
+def test_a_file_with_names_of_its_own_is_said_nothing_of(own, capsys):
+    new = L4.replace("id: l4", "id: l5").replace("title: L4", "title: L5")
+    path = own / "hardware" / "l5.yaml"
+    path.write_text(new.replace("names: [NVIDIA L4]", "names: [NVIDIA L5]"))
+    assert typed(["hardware", "check", str(path)]) == 0
+    assert not capsys.readouterr().err
+
+
+def test_a_device_without_a_network_answers_in_one_host_and_is_refused_over_two(own, capsys):
+    data = yaml.safe_load(L4.replace("id: l4", "id: l6").replace("title: L4", "title: L6"))
+    del data["network"]
+    data["names"] = ["NVIDIA L6"]
+    path = own / "hardware" / "l6.yaml"
+    path.write_text(yaml.safe_dump(data))
+    ask = ["--model", "wan2.1-t2v-1.3b", "--frames", "17"]
+    assert typed(["hardware", "check", str(path)]) == 0
+    assert typed(["hardware", "show", "l6"]) == 0
+    assert typed(["recommend", "--gpus", "2xl6", *ask]) == 0
+    capsys.readouterr()
+    assert typed(["recommend", "--gpus", "2x4xl6", *ask]) == 4
+    assert "states no network" in capsys.readouterr().err
 
 
 def test_key_written_twice_is_refused(own):

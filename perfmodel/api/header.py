@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Literal
 
-from perfmodel import engines
+from perfmodel import catalog, engines
 from perfmodel.api.caches import cache_warning
 from perfmodel.api.command import command_line, spec
 from perfmodel.api.session import Session
@@ -112,6 +112,7 @@ def base_warnings(session: Session) -> list[Problem]:
     version: Version = session.version
     return [
         *session.system.warnings,
+        *catalog.drafts(),
         *version.problems,
         *session.job.shape.notes,
         *cache_warning(session.behaviour, session.job.machine),

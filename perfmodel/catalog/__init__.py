@@ -18,14 +18,17 @@ from perfmodel.catalog.data import (
 )
 from perfmodel.catalog.gpus import Overrides, build_system, parse_gpus, resolve
 from perfmodel.catalog.lazy import load_system
+from perfmodel.catalog.own import collisions, drafts
 from perfmodel.catalog.terms import host_of, host_terms, load_terms, own_terms, terms_chain
 
 __all__ = [
     "Overrides",
     "all_models",
     "build_system",
+    "collisions",
     "data_files",
     "data_roots",
+    "drafts",
     "entries",
     "find",
     "hardware_ids",

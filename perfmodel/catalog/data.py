@@ -31,12 +31,21 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One device or model file and everything it is called."""
+    """One device or model file and everything it is called.
+
+    A file of the user's that cannot be read is called by its file name; `problems` says why.
+    """
 
     id: str
     title: str
     names: tuple[str, ...]
     path: Path
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def called(self) -> dict[str, str]:
+        """Simple forms of its title and names, and how they are written."""
+        return {simple(name): name for name in (self.title, *self.names)}
 
 
 class _UniqueKeys(yaml.CSafeLoader):
@@ -119,11 +128,7 @@ def entry(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def entries(folder: str) -> dict[str, Entry]:
-    """All files of `folder` (``hardware`` or ``models``) by id, user files over shipped ones.
-
-    Raises:
-        BadInput: a file under ``PERFMODEL_PATH`` is broken; all problems of all files.
-    """
+    """All files of `folder` (``hardware`` or ``models``) by id, user files over shipped ones."""
     return _entries(folder, data_roots())
 
 
@@ -132,18 +137,21 @@ def _entries(folder: str, roots: tuple[Path, ...]) -> dict[str, Entry]:
     found: dict[str, Entry] = {}
     for path, item in _shipped(roots[0] / folder):
         found[item["id"]] = Entry(item["id"], item["title"], tuple(item["names"]), path)
-    problems: list[Problem] = []
     for root in roots[1:]:
         for path in sorted((root / folder).glob("*.yaml")):
-            try:
-                _check_file(folder, path)
-                item = entry(read_yaml(path, f"{folder}-file"))
-                found[item["id"]] = Entry(item["id"], item["title"], tuple(item["names"]), path)
-            except PerfmodelError as error:
-                problems.extend(error.problems)
-    if problems:
-        raise BadInput(*problems)
+            one = _own(folder, path)
+            found[one.id] = one
     return found
+
+
+def _own(folder: str, path: Path) -> Entry:
+    """A file of the user's; one that is broken takes its name's place, and says so when asked."""
+    try:
+        _check_file(folder, path)
+        item = entry(read_yaml(path, f"{folder}-file"))
+    except PerfmodelError as error:
+        return Entry(path.stem, path.stem, (), path, error.problems)
+    return Entry(item["id"], item["title"], tuple(item["names"]), path)
 
 
 def _shipped(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -164,16 +172,12 @@ def _check_file(folder: str, path: Path) -> None:
 
 @cache
 def _names(folder: str, roots: tuple[Path, ...]) -> dict[str, str]:
-    """Simple name to id; an id always means itself, and user files come last and win."""
+    """Simple name to id; an id always means itself, and names of user files win over others."""
     names: dict[str, str] = {}
     files = _entries(folder, roots)
-    for item in files.values():
-        for name in (item.title, *item.names):
-            names[simple(name)] = item.id
+    for item in sorted(files.values(), key=lambda one: not one.path.is_relative_to(roots[0])):
+        names.update(dict.fromkeys(item.called, item.id))
     names.update({simple(item.id): item.id for item in files.values()})
-    for item in files.values():
-        if not item.path.is_relative_to(roots[0]):
-            names.update({simple(name): item.id for name in (item.title, *item.names)})
     return names
 
 
@@ -251,13 +255,17 @@ def _imported(path: Path) -> ModelSpec:
 
 
 def hardware_ids() -> tuple[str, ...]:
-    """Ids of all devices."""
-    return tuple(entries("hardware"))
+    """Ids of all devices that can be read."""
+    return _readable("hardware")
 
 
 def model_ids() -> tuple[str, ...]:
-    """Slugs of all models."""
-    return tuple(entries("models"))
+    """Slugs of all models that can be read."""
+    return _readable("models")
+
+
+def _readable(folder: str) -> tuple[str, ...]:
+    return tuple(name for name, item in entries(folder).items() if not item.problems)
 
 
 def load_device(name: str) -> Device:
@@ -330,7 +338,7 @@ def _means_directory(name: str) -> bool:
 
 def all_models() -> tuple[ModelSpec, ...]:
     """All models of the catalogue, from its files: directories of their names play no part."""
-    return tuple(_model(item.path) for item in entries("models").values())
+    return tuple(_model(entries("models")[slug].path) for slug in model_ids())
 
 
 def data_files(pattern: str) -> tuple[Path, ...]:

@@ -6,6 +6,7 @@ import re
 from dataclasses import asdict, dataclass, replace
 
 from perfmodel.catalog.data import entries, find, load_device, simple, unknown_device
+from perfmodel.catalog.own import drafts, lent_names
 from perfmodel.errors import BadInput, Problem
 from perfmodel.spec.hardware import Device, System, value_of
 from perfmodel.units import GIB, GIGA
@@ -100,11 +101,11 @@ def resolve(name: str) -> tuple[Device, Problem | None]:
         item = find("hardware", candidate)
         if item is not None:
             device = load_device(item.id)
-            return device, _ambiguity(name, candidate, device)
+            return device, lent_names(item.id, candidate) or _ambiguity(name, candidate, device)
     item = find("hardware", _PCIE.sub(" ", _candidates(name)[-1]))
     if item is not None and load_device(item.id).link.topology == "pcie":
         return load_device(item.id), None
-    raise BadInput(unknown_device(name))
+    raise BadInput(*drafts(("hardware",)), unknown_device(name))
 
 
 def _candidates(name: str) -> list[str]:

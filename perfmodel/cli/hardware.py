@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perfmodel.cli.output import show_found
+from perfmodel.cli.streams import warn
 from perfmodel.errors import BadInput, PerfmodelError, Problem
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def list_devices(json: Json = False) -> None:
     from perfmodel.report.hardware_page import list_page, row_of
 
     def answer() -> Page | dict[str, Any]:
+        warn(catalog.drafts(["hardware"]))
         devices = [catalog.load_device(name) for name in catalog.hardware_ids()]
         return {"devices": [row_of(one) for one in devices]} if json else list_page(devices)
 
@@ -103,6 +105,7 @@ def _checked(path: Path) -> dict[str, str]:
     if looks_like_machine(catalog.read_yaml(path, "hardware-file")):
         return {"file": str(path), "what": f"a good machine, {catalog.load_system(path).label}"}
     device: Device = catalog.read_device(path)
+    warn(catalog.collisions(path))
     return {"file": str(path), "what": f"a good device, {device.title}"}
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perfmodel.cli.output import show_found
+from perfmodel.cli.streams import warn
 from perfmodel.errors import BadInput, Problem
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def list_models(json: Json = False) -> None:
     from perfmodel.report.models_page import list_page
 
     def answer() -> Page | dict[str, Any]:
+        warn(catalog.drafts(["models"]))
         rows = [_row(model) for model in catalog.all_models()]
         return {"models": rows} if json else list_page(rows)
 

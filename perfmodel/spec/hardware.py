@@ -214,6 +214,7 @@ class Device(Strict):
         node_size: devices in one host.
         peak_flop_per_s: dense matrix peak by dtype, multiply-add = 2.
         vector_flop_per_s: fp32 on the vector units; exp_per_s: exponentials of softmax.
+        network: what joins hosts; a device that is used in one host needs none.
     """
 
     id: Annotated[str, Field(strict=True, pattern=r"^[a-z0-9][a-z0-9.\-]*$")]
@@ -233,7 +234,7 @@ class Device(Strict):
     compute: Compute = Field(default_factory=Compute)
     link: Link
     host_link: HostLink
-    network: Network
+    network: Network | None = None
     measured: Measured = Field(default_factory=Measured)
     sources: dict[str, Source]
     notes: tuple[Text, ...] = ()
@@ -296,7 +297,11 @@ def _inconsistencies(device: Device) -> list[str]:
         ("memory.usable_bytes", device.memory.usable_bytes),
         ("memory.bandwidth_bytes_per_s", device.memory.bandwidth_bytes_per_s),
         ("host_link.bytes_per_s_per_direction", device.host_link.bytes_per_s_per_direction),
-        ("network.bytes_per_s_per_direction", device.network.bytes_per_s_per_direction),
+        *(
+            [("network.bytes_per_s_per_direction", device.network.bytes_per_s_per_direction)]
+            if device.network
+            else []
+        ),
     ):
         if figure.value is None:
             found.append(f"{key}: a number is needed, null is not one")
