@@ -229,3 +229,20 @@ def test_a_command_of_nothing_is_not_answered(launch, capsys):
 def test_an_empty_value_is_not_the_next_flag(capsys):
     assert predict("--json", launch=[*SERVE.split(), "--host", "", "--usp", "2"]) == 0
     assert json.loads(capsys.readouterr().out)["prediction"]["parallel"]["ulysses_degree"] == 2
+
+
+def test_an_example_of_xdit_is_read_as_xdit(capsys):
+    # The usual launch in xDiT's documentation.
+    command = [
+        "torchrun", "--nproc_per_node=8", "examples/hunyuan_video_usp_example.py",
+        "--model", "tencent/HunyuanVideo", "--ulysses_degree", "4", "--ring_degree", "2",
+        "--num_inference_steps", "30", "--warmup_steps", "0", "--height", "720",
+        "--width", "1280", "--num_frames", "129", "--enable_tiling",
+    ]  # fmt: skip
+    for engine in ([], ["--engine", "xdit"]):
+        asked = ["predict", "--gpus", "8xH100", *engine, "--json", "--parallel", "--", *command]
+        assert run(asked) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["engine"]["name"] == "xdit"
+        assert answer["prediction"]["config_id"].startswith("usp4_ring2")
+        assert answer["workload"]["steps"] == 30

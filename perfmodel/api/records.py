@@ -28,11 +28,11 @@ from perfmodel.report.answer import (
     StagesMs,
 )
 from perfmodel.search.explain import speedup_loss_s
-from perfmodel.spec.parallel import ParallelConfig, config_id
-from perfmodel.spec.workload import WEIGHT_ONLY, Options
+from perfmodel.spec.parallel import DTYPE_SUFFIXES, ParallelConfig, config_id
+from perfmodel.spec.workload import Options
 from perfmodel.units import GIB, MS_PER_S, S_PER_HOUR
 
-LOSSY_DTYPES = ("fp8", "fp8_block", "int8", "nvfp4", *WEIGHT_ONLY)
+LOSSY_DTYPES = DTYPE_SUFFIXES
 LOSSY_BACKENDS = ("SAGE_ATTN", "SAGE_ATTN_3", "FASTVIDEO_VSA", "RAINFUSION_ATTN")
 """Attention backends that quantise their operands or leave blocks out."""
 

@@ -24,6 +24,8 @@ STARTERS = {
     "text2image.py": "cosmos-official",
 }
 """Programs and scripts that start an engine by their own name."""
+ENDINGS = {"_example.py": "xdit"}
+"""How the names of an engine's example programs end."""
 LOOKED_AT = 8
 """Words before the program: variables, ``python -m``, a launcher and its flags."""
 
@@ -45,8 +47,12 @@ def words(launch: Sequence[str]) -> list[str]:
 
 def started_engine(command: Sequence[str]) -> str | None:
     """The engine whose program the command starts; None when its name does not tell."""
-    names = (Path(word).name for word in command[:LOOKED_AT])
-    return next((STARTERS[name] for name in names if name in STARTERS), None)
+    for word in command[:LOOKED_AT]:
+        name = Path(word).name
+        ending = next((engine for end, engine in ENDINGS.items() if name.endswith(end)), None)
+        if started := STARTERS.get(name, ending):
+            return started
+    return None
 
 
 def read_engine(given: Given, command: Sequence[str]) -> str | None:

@@ -86,10 +86,12 @@ class ParallelConfig:
 
 KEYS = tuple(f.name for f in fields(ParallelConfig) if f.name != "vae_tiling")
 
-DTYPE_SUFFIXES = ("fp8", "int8", "nvfp4", *WEIGHT_ONLY)
+DTYPE_SUFFIXES = ("fp8", "fp8_block", "int8", "nvfp4", *WEIGHT_ONLY)
 SUFFIXES = ("offload-", "cache-", "sparse-")
 """How option parts of an id begin."""
 _ID_PART = re.compile(r"(?P<name>cfg|usp|ring|agkv|tp|pp|dp|vaepp|tetp)(?P<degree>\d+)$")
+# The underscore of a dtype's name separates nothing.
+_ID_SEPARATOR = re.compile(r"(?<!fp8)_|(?<=fp8)_(?!block(?:_|$))")
 _ID_HSDP = re.compile(r"hsdp(?P<shard>\d+)(?:x(?P<replicate>\d+))?$")
 _ID_KEYS = {"usp": "ulysses", "agkv": "allgather", "vaepp": "vae_patch", "tetp": "text_encoder_tp"}
 
@@ -193,7 +195,7 @@ def _parse_id(text: str) -> tuple[ParallelConfig, tuple[str, ...]]:
     suffixes: list[str] = []
     if text in ("", "single"):
         return ParallelConfig(), ()
-    for part in text.lower().split("_"):
+    for part in _ID_SEPARATOR.split(text.lower()):
         if match := _ID_HSDP.match(part):
             put("hsdp", match["shard"])
             put("hsdp_replicate", match["replicate"] or "1")

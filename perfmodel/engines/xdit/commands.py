@@ -21,6 +21,8 @@ from perfmodel.engines.described.launch import Grammar, read
 from perfmodel.spec.parallel import ParallelConfig
 
 TIMINGS = "timings.json"
+EXAMPLE = "_example.py"
+"""How the programs of ``examples/`` end: ``hunyuan_video_usp_example.py``."""
 ITERATIONS = 4
 RUNNER_DAY = "2026-08-31"
 """Release of 0.5.0, the first wheel with ``xfuser/cli.py``."""
@@ -138,14 +140,14 @@ _READ = {
 
 
 def read_launch(argv: Sequence[str]) -> Launch:
-    """Read ``xdit ...`` or ``torchrun ... runner.py ...`` as typed.
+    """Read ``xdit ...``, ``torchrun ... runner.py ...`` or an example of the repository as typed.
 
     Raises:
         BadInput: unknown flags or values, each with the nearest known one.
     """
     grammar = Grammar(
         engine="xdit",
-        programs=("xdit", "runner.py"),
+        programs=("xdit", "runner.py", EXAMPLE),
         flags=known_flags(),
         degrees={
             **_DEGREES,
