@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.api.session import Session, open_session
-from perfmodel.engines.base import legal
+from perfmodel.engines.legality import legal
 from perfmodel.errors import PerfmodelError
 from perfmodel.plan.survey import Field, choose_runs, survey
 from perfmodel.report.answer import Answer

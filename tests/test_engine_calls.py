@@ -12,9 +12,10 @@ import pytest
 from perfmodel import catalog
 from perfmodel.api.session import open_session
 from perfmodel.engines import engine
-from perfmodel.engines.base import Context, problems
+from perfmodel.engines.base import Context
 from perfmodel.engines.diffusers.calls import CALLS, arguments, call_of, loaded_arguments
 from perfmodel.engines.diffusers.commands import program
+from perfmodel.engines.legality import problems
 from perfmodel.engines.sglang_diffusion import commands as sglang
 from perfmodel.engines.vllm_omni import commands as vllm
 from perfmodel.engines.xdit import commands as xdit

@@ -12,7 +12,8 @@ from engine_contexts import A100, B300, ENGINE, H100, context
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.engines.base import Context, legal, problems
+from perfmodel.engines.base import Context
+from perfmodel.engines.legality import legal, problems
 from perfmodel.engines.nearest import nearest_legal
 from perfmodel.errors import Problem
 from perfmodel.spec.parallel import Layouts, ParallelConfig, parse_parallel

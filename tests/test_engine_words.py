@@ -9,7 +9,8 @@ import pytest
 import perfmodel as pm
 from perfmodel import engines
 from perfmodel.api.session import open_session
-from perfmodel.engines.base import Context, legal, problems
+from perfmodel.engines.base import Context
+from perfmodel.engines.legality import legal, problems
 from perfmodel.spec.parallel import Layouts, parse_parallel
 from perfmodel.spec.workload import Options
 

@@ -17,10 +17,11 @@ from engine_contexts import ASCEND, B300, H100, MI300X, MODELS, RTX_PRO, FakeMod
 from perfmodel import catalog, engines
 from perfmodel.api.session import open_session
 from perfmodel.api.table import search_space
-from perfmodel.engines.base import Context, legal, problems
+from perfmodel.engines.base import Context
 from perfmodel.engines.described.commands import benchmark
 from perfmodel.engines.diffusers.commands import program
 from perfmodel.engines.extract_flags import extract
+from perfmodel.engines.legality import legal, problems
 from perfmodel.engines.sglang_diffusion import commands as sglang
 from perfmodel.engines.wan_official import commands as wan
 from perfmodel.engines.xdit import commands as xdit

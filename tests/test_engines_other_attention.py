@@ -8,8 +8,9 @@ import pytest
 from engine_contexts import ASCEND, B300, H100, MI300X, MODELS, RTX_PRO, FakeDevice, FakeModel
 
 from perfmodel import engines
-from perfmodel.engines.base import Behaviour, Context, problems
+from perfmodel.engines.base import Behaviour, Context
 from perfmodel.engines.diffusers.commands import program
+from perfmodel.engines.legality import problems
 from perfmodel.spec.parallel import parse_parallel
 from perfmodel.spec.workload import Options
 

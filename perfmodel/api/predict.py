@@ -27,7 +27,7 @@ from perfmodel.api.records import (
 )
 from perfmodel.api.session import Session, open_session, refusal
 from perfmodel.api.table import build_table, legality, search_space
-from perfmodel.engines.base import problems
+from perfmodel.engines.legality import problems
 from perfmodel.errors import BadInput, Problem
 from perfmodel.memory import NO, PHASES
 from perfmodel.pipeline.evaluate import STAGES

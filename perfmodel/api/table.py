@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from perfmodel.api.records import Table
 from perfmodel.api.session import Session, refusal
-from perfmodel.engines.base import problems, violations
+from perfmodel.engines.legality import problems, violations
 from perfmodel.errors import Problem
 from perfmodel.memory import MemoryTable, memory, vae_memory
 from perfmodel.pipeline.evaluate import evaluate, evaluate_again

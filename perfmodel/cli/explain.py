@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from perfmodel.engines.base import Rule
+    from perfmodel.engines.legality import Rule
     from perfmodel.report.glossary import Entry
 
 

@@ -9,7 +9,8 @@ from math import log2
 
 import numpy as np
 
-from perfmodel.engines.base import Context, Rule, legal
+from perfmodel.engines.base import Context
+from perfmodel.engines.legality import Rule, legal
 from perfmodel.errors import Problem
 from perfmodel.spec.parallel import KEYS, Layouts, ParallelConfig
 

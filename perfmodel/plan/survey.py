@@ -14,7 +14,7 @@ from perfmodel.api.offload import settled
 from perfmodel.api.records import Table, sent_together
 from perfmodel.api.session import Session, refusal
 from perfmodel.api.table import build_table, legal_layouts, legality, search_space
-from perfmodel.engines.base import problems
+from perfmodel.engines.legality import problems
 from perfmodel.errors import BadInput, Problem
 from perfmodel.pipeline.evaluate import STAGES
 from perfmodel.pipeline.lines import Column

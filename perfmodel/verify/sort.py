@@ -11,7 +11,7 @@ from typing import Literal
 
 from perfmodel import catalog
 from perfmodel.api.session import Session
-from perfmodel.engines.base import problems
+from perfmodel.engines.legality import problems
 from perfmodel.errors import BadInput, PerfmodelError, Problem
 from perfmodel.files import Unreadable, parse_json, read_text
 from perfmodel.report.asked import ProblemInfo

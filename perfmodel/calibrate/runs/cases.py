@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from perfmodel import catalog
-from perfmodel.engines.base import Behaviour, problems
+from perfmodel.engines.base import Behaviour
+from perfmodel.engines.legality import problems
 from perfmodel.errors import PerfmodelError
 from perfmodel.pipeline.evaluate import BUILDERS, composed
 from perfmodel.pipeline.job import Job

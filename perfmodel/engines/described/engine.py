@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from perfmodel.engines.base import Behaviour, Commands, Context, Launch, Rule, Version
+from perfmodel.engines.base import Behaviour, Commands, Context, Launch, Version
 from perfmodel.engines.described.facts import (
     AXES,
     Facts,
@@ -14,6 +14,7 @@ from perfmodel.engines.described.facts import (
     Starter,
     resolve_version,
 )
+from perfmodel.engines.legality import Rule
 from perfmodel.engines.torch_days import TORCH_2_9, attention_kernel
 from perfmodel.engines.vllm_omni.attention import backend_name, device_backends, platform_of
 from perfmodel.spec.hardware import Device

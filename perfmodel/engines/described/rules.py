@@ -7,7 +7,8 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from perfmodel.engines.base import BoolColumn, Context, Rule, mask
+from perfmodel.engines.base import Context
+from perfmodel.engines.legality import BoolColumn, Rule, mask
 from perfmodel.engines.nearest import (
     divisors,
     model_refusal,

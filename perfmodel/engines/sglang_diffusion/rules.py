@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from perfmodel.engines.base import BoolColumn, Context, Rule, mask
+from perfmodel.engines.base import Context
+from perfmodel.engines.legality import BoolColumn, Rule, mask
 from perfmodel.engines.nearest import refusal
 from perfmodel.errors import Problem
 from perfmodel.spec.parallel import Layouts, ParallelConfig

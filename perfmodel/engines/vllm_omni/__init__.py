@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from perfmodel.engines.base import Behaviour, Commands, Context, Launch, Rule, Version
+from perfmodel.engines.base import Behaviour, Commands, Context, Launch, Version
+from perfmodel.engines.legality import Rule
 from perfmodel.engines.vllm_omni.versions import resolve_version
 from perfmodel.spec.hardware import Device
 from perfmodel.spec.model import ModelSpec

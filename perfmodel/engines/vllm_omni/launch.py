@@ -188,8 +188,7 @@ def _pairs(tokens: list[str], reading: _Reading) -> Iterator[tuple[str, str]]:
         head, equals, value = token.partition("=")
         flag = canonical(head)
         if flag.partition(".")[0] in known_flags() and "." in flag:
-            flag, value, equals = flag, value, equals or " "
-            if equals == " " and position < len(tokens):
+            if not equals and position < len(tokens):
                 value, position = tokens[position], position + 1
             yield flag, value
             continue

@@ -8,7 +8,8 @@ from math import gcd
 
 import numpy as np
 
-from perfmodel.engines.base import BoolColumn, Context, Rule, mask
+from perfmodel.engines.base import Context
+from perfmodel.engines.legality import BoolColumn, Rule, mask
 from perfmodel.engines.nearest import divisors, parallel_text, refusal, words
 from perfmodel.errors import Problem
 from perfmodel.spec.parallel import IntColumn, Layouts, ParallelConfig

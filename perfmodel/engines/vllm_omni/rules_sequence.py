@@ -6,7 +6,8 @@ from math import gcd
 
 import numpy as np
 
-from perfmodel.engines.base import BoolColumn, Context, Rule, mask
+from perfmodel.engines.base import Context
+from perfmodel.engines.legality import BoolColumn, Rule, mask
 from perfmodel.engines.nearest import (
     divisors,
     nearest_legal,

@@ -10,7 +10,7 @@ import numpy as np
 
 from perfmodel.api.session import Session
 from perfmodel.api.table import build_table, search_space
-from perfmodel.engines.base import violations
+from perfmodel.engines.legality import violations
 from perfmodel.errors import BadInput, Problem
 from perfmodel.ops import Conv, Op
 from perfmodel.pipeline.denoise import denoise_stage

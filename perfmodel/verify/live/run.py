@@ -18,7 +18,7 @@ from perfmodel.calibrate.measure import collectives
 from perfmodel.calibrate.measure.device import Device, device_count, open_device
 from perfmodel.catalog import build_system, load_device
 from perfmodel.engines import DEFAULT_ENGINE
-from perfmodel.engines.base import problems as broken_rules
+from perfmodel.engines.legality import problems as broken_rules
 from perfmodel.errors import BadInput, Problem, Refused
 from perfmodel.report.answer import ProblemInfo
 from perfmodel.report.live_answer import LiveAnswer, LiveRow
