@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfmodel.catalog import data_roots, hardware_ids, load_fit
+from perfmodel.catalog import data_roots, hardware_ids, load_device, load_fit
 from perfmodel.cli.app import run
 from perfmodel.cli.calibrate import command as calibrate
 from perfmodel.cli.validate import command as validate
@@ -208,6 +208,25 @@ def test_validate_takes_the_fit_that_calibrate_wrote_for_a_device_file(
     assert answer["provenance"]["collective/all_to_all"] == "fitted"
     fit = Path("calibration/fits/my-card.json")
     assert answer["fit_id"] == json.loads(fit.read_text())["fit_id"]
+
+
+def test_the_place_of_a_fit_does_not_depend_on_how_the_file_is_named(tmp_path, monkeypatch):
+    from perfmodel.cli.fit_place import own_fit_path
+
+    folder = tmp_path / "mine" / "hardware"
+    folder.mkdir(parents=True)
+    (folder / "my-card.yaml").touch()
+    device = load_device("a100-sxm-80g").model_copy(update={"id": "my-card"})
+    wanted = tmp_path / "mine" / "calibration" / "fits" / "my-card.json"
+    for here, name in (
+        (folder, "my-card.yaml"),
+        (folder, "./my-card.yaml"),
+        (folder.parent, "hardware/my-card.yaml"),
+        (tmp_path, "mine/hardware/my-card.yaml"),
+        (tmp_path, str(folder / "my-card.yaml")),
+    ):
+        monkeypatch.chdir(here)
+        assert own_fit_path(name, device).resolve() == wanted, name
 
 
 def test_a_fit_elsewhere_says_how_it_is_used(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,9 @@ def home_of(name: str, device: Device) -> Path:
     folder = path.resolve().parent
     if folder.name != "hardware" or folder.is_relative_to(data_roots()[0].resolve()):
         return Path()
-    return path.parent.parent
+    # Of a bare name, as typed inside the folder, ``parent.parent`` is no step up.
+    home = path.parent.parent
+    return home if home.resolve() == folder.parent else Path(os.path.relpath(folder.parent))
 
 
 def own_fit_path(name: str, device: Device) -> Path:
