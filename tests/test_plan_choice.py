@@ -188,9 +188,11 @@ def test_a_sure_winner_needs_one_run_and_one_request():
     found = choose(draws, 0, ones, ones, nothing_changes, max_runs=6)
     assert found.runs == (0,)
     assert found.loss_now_frac == found.loss_after_frac == 0
+    # what would be used without a run is run first, however bad
     both = choose(draws, 1, ones, ones, nothing_changes, max_runs=6)
-    assert both.runs == (0,)
+    assert both.runs == (1, 0)
     assert both.loss_now_frac == pytest.approx(1.0)
+    assert both.loss_after_frac == 0
 
 
 def test_runs_far_apart_are_measured_once():

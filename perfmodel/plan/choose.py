@@ -1,9 +1,10 @@
 """Which runs: most of the expected loss taken away per GPU-minute, one thing changed at a time.
 
-The loss of a set of runs in one draw of the errors is what its fastest run takes over the fastest
-of all configurations; before any run it is what the predicted best takes.  The expected loss falls
-with every run and never faster than before (it is submodular), so a greedy choice is within
-1 - 1/e of the best set of that size.
+What would be used without any run and what ties with it come first.  The loss of a set of runs in
+one draw of the errors is what its fastest run takes over the fastest of all configurations; before
+any run it is what the predicted best takes.  The expected loss falls with every run and never
+faster than before (it is submodular), so a greedy choice is within 1 - 1/e of the best set of that
+size.
 """
 
 from __future__ import annotations
@@ -27,9 +28,6 @@ tie of it is this likely among the runs."""
 
 NEAR_FRAC = 0.8
 """A run that changes one thing goes before one that gains more, down to this share of its gain."""
-
-REFERENCE_FRAC = 0.002
-"""The ranking's own pick is the first run while its expected loss is within this of the least."""
 
 CLOSE_FRAC = 3 * REPEAT_FRAC
 """Two runs nearer than this need repeats to be told apart."""
@@ -80,8 +78,9 @@ def choose(
     budget_minutes: float | None = None,
     repeats: int = 3,
     all_runs: bool = False,
+    ties: Sequence[int] = (),
 ) -> Choice:
-    """Choose runs.
+    """Choose runs: what would be used, its ties, then what gains most.
 
     Args:
         draws: times of N configurations drawn together, ``[D, N]``.
@@ -93,12 +92,13 @@ def choose(
         budget_minutes: of all runs, one after the other.
         repeats: measured requests where a run must be told apart from another one.
         all_runs: go on while a run gains anything.
+        ties: what is predicted to tie with `pick`; no stop rule comes before them.
     """
     best = draws.min(axis=1)
-    alone = (draws / best[:, None]).mean(axis=0) - 1
-    first = pick if alone[pick] <= alone.min() + REFERENCE_FRAC else int(np.argmin(alone))
-    runs = [first]
-    floor = draws[:, first].copy()
+    now = draws[:, pick] / best - 1
+    runs = [pick, *_affordable(pick, ties, minutes, max_runs, budget_minutes)]
+    tied = len(runs) - 1
+    floor = draws[:, runs].min(axis=1)
     while len(runs) < min(max_runs, draws.shape[1]):
         if not all_runs and _enough(floor / best - 1):
             break
@@ -110,13 +110,29 @@ def choose(
     after = losses(draws, runs)
     return Choice(
         runs=tuple(runs),
-        loss_now_frac=float(alone[pick]),
+        loss_now_frac=float(now.mean()),
         loss_after_frac=float(after.mean()),
         best_frac=tuple(float((draws[:, r] <= best).mean()) for r in runs),
         contains_frac=float((after <= REPEAT_FRAC).mean()),
         repeats=tuple(_repeats(draws, runs, r, repeats) for r in runs),
-        stops=_stops(draws, runs),
+        stops=_stops(draws, runs, tied),
     )
+
+
+def _affordable(
+    pick: int,
+    ties: Sequence[int],
+    minutes: Column,
+    max_runs: int,
+    budget_minutes: float | None,
+) -> list[int]:
+    """The first of the ties that the number of runs and the budget allow."""
+    chosen: list[int] = []
+    for tie in ties[: max_runs - 1]:
+        spent = float(minutes[[pick, *chosen, tie]].sum())
+        if budget_minutes is None or spent <= budget_minutes:
+            chosen.append(tie)
+    return chosen
 
 
 def _enough(loss: Column) -> bool:
@@ -159,10 +175,13 @@ def _repeats(draws: Matrix, runs: Sequence[int], run: int, repeats: int) -> int:
     return repeats if float((apart < CLOSE_FRAC).mean()) > MARGIN_DOUBT else 1
 
 
-def _stops(draws: Matrix, runs: Sequence[int]) -> tuple[tuple[int, float], ...]:
-    """After how many runs, and by which margin, what is left is no longer worth a run."""
+def _stops(draws: Matrix, runs: Sequence[int], tied: int) -> tuple[tuple[int, float], ...]:
+    """After how many runs, and by which margin, what is left is no longer worth a run.
+
+    The first run and its `tied` ones are made in any case.
+    """
     found = []
-    for done in range(2, len(runs)):
+    for done in range(max(2, 1 + tied), len(runs)):
         ordered = np.sort(draws[:, list(runs[:done])], axis=1)
         margin = ordered[:, 1] / ordered[:, 0] - 1
         loss = losses(draws, runs[:done])

@@ -145,6 +145,8 @@ def _runs(field: Field, choice: Choice) -> tuple[PlanRun, ...]:
         minutes = float(field.minutes(repeats)[row])
         reference, text, question, changed = _compared(configs, index)
         letter = letter_of(index)
+        if changed > 1 or question in {run.question for run in made}:
+            question = f"{reference} or {letter}?"
         made.append(
             PlanRun(
                 letter=letter,

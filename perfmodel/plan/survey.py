@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,11 @@ from perfmodel.engines.legality import problems
 from perfmodel.errors import BadInput, Problem
 from perfmodel.pipeline.evaluate import STAGES
 from perfmodel.pipeline.lines import Column
-from perfmodel.plan.belief import Belief, Matrix, believe
+from perfmodel.plan.belief import Z80, Belief, Matrix, believe
 from perfmodel.plan.changes import changes, things
 from perfmodel.plan.choose import DRAWS, Choice, choose
 from perfmodel.report.answer import Answer
-from perfmodel.search.rank import rank, score
+from perfmodel.search.rank import denoise_layouts, needless_sharding, rank, score
 from perfmodel.spec.parallel import Layouts, ParallelConfig, parse_parallel
 from perfmodel.units import S_PER_MINUTE
 
@@ -33,6 +34,12 @@ WARMUPS = 1
 REPEATS = 3
 CONTENDERS = 160
 """Configurations that are drawn: the fastest by prediction."""
+
+OUT_OF_MEMORY = 100.0
+"""A run that fails counts as so many times its length: as good as never."""
+
+STATED = 5
+"""Places of a ranking that are shown; the ties among them are named."""
 
 OBJECTIVES = ("latency", "throughput", "cost")
 
@@ -45,7 +52,7 @@ class Field:
         table: predictions of all legal configurations.
         rows: those that fit, best predicted first.
         scale: objective over request time, of all rows.
-        pick: what `recommend` puts first.
+        pick: what `recommend` puts first; ties: what it says to tie with that.
         belief: over all rows.
     """
 
@@ -53,17 +60,46 @@ class Field:
     rows: NDArray[np.intp]
     scale: Column
     pick: int
+    ties: tuple[int, ...]
     belief: Belief
 
-    @property
+    @cached_property
     def contenders(self) -> NDArray[np.intp]:
-        """The rows that are drawn."""
-        return self.rows[:CONTENDERS]
+        """The rows that are drawn: of those that do the same work in the same time, one."""
+        rows = [self.pick, *self.ties, *self.rows.tolist()]
+        work = denoise_layouts(self.table.evaluation.layouts)
+        seconds = self.table.evaluation.latency_s
+        first: dict[tuple[int, str], int] = {}
+        for row in rows:
+            first.setdefault((int(work[row]), f"{seconds[row]:.6e}"), row)
+        return np.array(list(first.values())[:CONTENDERS], np.intp)
 
     def draws(self, seed: int = 0, stages: Sequence[str] = STAGES) -> Matrix:
-        """Objectives of the contenders, drawn together, ``[DRAWS, contenders]``."""
+        """Objectives of the contenders, drawn together, ``[DRAWS, contenders]``.
+
+        Weights that are sharded needlessly make no draw faster, and what runs out of memory
+        (tight: one error of the memory for all of a draw) takes `OUT_OF_MEMORY` times as long.
+        """
         rows = self.contenders
-        return self.belief.take(rows).draws_s(DRAWS, seed, stages) * self.scale[rows]
+        drawn = self.belief.take(rows).draws_s(DRAWS, seed, stages) * self.scale[rows]
+        times = self.table.evaluation.latency_s * self.scale
+        pairs = needless_sharding(self.table.evaluation.layouts, rows, times)
+        for sharded, plain in pairs.items():
+            drawn[:, sharded] = np.maximum(drawn[:, sharded], drawn[:, plain])
+        return np.where(self._runs_out(rows, seed), OUT_OF_MEMORY * drawn, drawn)
+
+    def _runs_out(self, rows: NDArray[np.intp], seed: int) -> NDArray[np.bool_]:
+        """Where a tight row exceeds the memory, ``[DRAWS, rows]``; never where the pick is tight.
+
+        Formula: ``required + z x (upper - required) / Z80 > capacity``, one normal z a draw.
+        """
+        memory = self.table.memory
+        if memory.tight[self.pick]:
+            return np.zeros((DRAWS, len(rows)), bool)
+        z = np.random.default_rng([seed, len(rows)]).standard_normal((DRAWS, 1))
+        spread_bytes = (memory.upper_bytes - memory.required_bytes)[rows] / Z80
+        over = memory.required_bytes[rows] + z * spread_bytes > memory.capacity_bytes
+        return np.asarray(over & memory.tight[rows])
 
     def minutes(self, repeats: float = REPEATS) -> Column:
         """Wall time of a run of each row: start, warm-up, requests."""
@@ -118,12 +154,16 @@ def survey(
     scores = score(evaluation, table.memory.peak_bytes, objective, num_gpus, requests)
     order = np.flatnonzero(allowed)
     order = order[np.argsort(scores[order], kind="stable")]
-    best = rank(evaluation, allowed, scores, table.memory.peak_bytes, table.memory.tight).order[0]
+    memory = table.memory
+    ranking = rank(
+        evaluation, allowed, scores, memory.peak_bytes, memory.tight, memory.capacity_bytes
+    )
     return Field(
         table=table,
         rows=order,
         scale=scores / evaluation.latency_s,
-        pick=int(best),
+        pick=int(ranking.order[0]),
+        ties=tuple(int(row) for row in ranking.order[1:STATED][ranking.tied[1:STATED]]),
         belief=believe(evaluation),
     )
 
@@ -185,12 +225,13 @@ def choose_runs(
     configs = [field.table.evaluation.layouts.row(int(row)) for row in rows]
     world = field.table.evaluation.layouts.world_size[rows]
     minutes = field.minutes()[rows]
-    pick = field.pick
+    pick, ties = field.pick, field.ties
     if tuple(stages) != STAGES:
-        pick = int(rows[np.argmin(field.belief.take(rows).time_s(stages))])
+        pick, ties = int(rows[np.argmin(field.belief.take(rows).time_s(stages))]), ()
+    places = {int(row): place for place, row in enumerate(rows)}
     return choose(
         draws,
-        int(np.flatnonzero(rows == pick)[0]),
+        places[pick],
         minutes * world,
         minutes,
         lambda candidate, runs: min(things(changes(configs[r], configs[candidate])) for r in runs),
@@ -198,4 +239,5 @@ def choose_runs(
         budget_minutes=budget_minutes,
         repeats=REPEATS,
         all_runs=all_runs,
+        ties=[places[row] for row in ties],
     )

@@ -9,6 +9,7 @@ from perfmodel.report.plan_answer import LeftOut, PlanAnswer, PlanRun
 from perfmodel.units import S_PER_HOUR, S_PER_MINUTE
 
 LONG_MINUTES = 100.0
+TIGHT = "tight"
 WIDEST, GAP = 100, 2
 """Columns of a page, and those between two columns of a table."""
 
@@ -30,6 +31,7 @@ def plan_page(answer: PlanAnswer, commands: int = 0, seconds: float | None = Non
         page.paragraph("questions: " + "  ".join(asked), indent=2, hanging=2)
     page.paragraph(_each(answer), indent=2, hanging=2)
     page.paragraph(_alone(answer), indent=2, hanging=2)
+    page.paragraph(_tight(answer), indent=2, hanging=2)
     stop = "; ".join(rule.text for rule in answer.stop_rules)
     page.paragraph(f"Stop {stop}." if stop else "", indent=2, hanging=2)
     left = ", ".join(unbroken(f"{item.what} ({_reason(item)})") for item in answer.left_out)
@@ -87,7 +89,7 @@ def run_columns(runs: tuple[PlanRun, ...]) -> list[Column]:
         Column("run", [run.letter for run in runs], right=False),
         Column("configuration", [run.config_id for run in runs], right=False),
         Column("GPUs", [str(row.num_gpus) if several else "" for row in predicted], drop_zero=True),
-        Column("changes one thing", [run.changes for run in runs], right=False),
+        Column(_changes_title(runs), [run.changes for run in runs], right=False),
         Column("question", [run.question for run in runs], right=False, drop=1),
         Column(
             "predicted\nms",
@@ -98,7 +100,26 @@ def run_columns(runs: tuple[PlanRun, ...]) -> list[Column]:
         ),
         Column("peak\nGiB", [words.gib(row.peak_memory_gib) for row in predicted], drop=4),
         Column("minutes", [words.number(run.minutes, 0.1) for run in runs]),
+        Column(
+            "fit",
+            [row.fit_status if row.fit_status == TIGHT else "" for row in predicted],
+            right=False,
+            drop_zero=True,
+        ),
     ]
+
+
+def _changes_title(runs: tuple[PlanRun, ...]) -> str:
+    return "changes one thing" if all(run.changed <= 1 for run in runs) else "changes"
+
+
+def _tight(answer: PlanAnswer) -> str:
+    """What the runs that may run out of memory are for."""
+    tight = [run.letter for run in answer.runs if run.prediction.fit_status == TIGHT]
+    if not tight:
+        return ""
+    what = f"run{'s' if len(tight) > 1 else ''} {words.join_words(tight)}"
+    return f"tight: {what} may run out of memory, and would then be out of the question"
 
 
 def _each(answer: PlanAnswer) -> str:

@@ -85,7 +85,7 @@ def with_rows(field: Field, configs: Sequence[ParallelConfig]) -> Field:
     latency = table.evaluation.latency_s
     rows = np.concatenate([field.rows, added])
     rows = rows[np.argsort(latency[rows] * scale[rows], kind="stable")]
-    return Field(table, rows, scale, field.pick, believe(table.evaluation))
+    return Field(table, rows, scale, field.pick, field.ties, believe(table.evaluation))
 
 
 def split_units(field: Field, taken: Sequence[Taken]) -> tuple[list[Taken], list[Aside]]:
