@@ -229,6 +229,24 @@ def test_the_place_of_a_fit_does_not_depend_on_how_the_file_is_named(tmp_path, m
         assert own_fit_path(name, device).resolve() == wanted, name
 
 
+def test_an_own_file_of_a_shipped_device_says_whose_fit_is_used(tmp_path, capsys, monkeypatch):
+    (tmp_path / "hardware").mkdir()
+    shipped = data_roots()[0] / "hardware" / "a100-sxm-80g.yaml"
+    argv = ["predict", "--gpus", "1xa100-sxm-80g", "--parallel", "single"]
+    assert run(argv) == 0
+    assert "warning[fit-device]" not in capsys.readouterr().err
+    (tmp_path / "hardware" / "a100-sxm-80g.yaml").write_text(shipped.read_text())
+    monkeypatch.setenv("PERFMODEL_PATH", str(tmp_path))
+    assert run(argv) == 0
+    own = tmp_path / "hardware" / "a100-sxm-80g.yaml"
+    assert f"warning[fit-device]: {own} describes a100-sxm-80g anew" in capsys.readouterr().err
+    fit = data_roots()[0] / "calibration" / "fits" / "a100-sxm-80g.json"
+    (tmp_path / "calibration" / "fits").mkdir(parents=True)
+    shutil.copy(fit, tmp_path / "calibration" / "fits")
+    assert run(argv) == 0
+    assert "warning[fit-device]" not in capsys.readouterr().err
+
+
 def test_a_fit_elsewhere_says_how_it_is_used(tmp_path, capsys):
     calibrate(**options(tmp_path))
     assert f"fit.json; to use it: --fit {tmp_path / 'fit.json'}" in capsys.readouterr().err

@@ -140,7 +140,7 @@ def _fit_of(path: Path | None, system: System) -> tuple[dict[str, Any] | None, S
 
     if path is None:
         data = catalog.load_fit(system.device.id)
-        found = []
+        found = [fitcheck.shadow_problem(system.device.id)]
     else:
         data = fitcheck.own_fit(path, system.device.id)
         found = [fitcheck.device_problem(path, data, system.device.id)]

@@ -15,6 +15,7 @@ from perfmodel.catalog.data import (
     read_device,
     read_model,
     read_yaml,
+    shadowing_file,
 )
 from perfmodel.catalog.gpus import Overrides, build_system, parse_gpus, resolve
 from perfmodel.catalog.lazy import load_system
@@ -47,5 +48,6 @@ __all__ = [
     "read_model",
     "read_yaml",
     "resolve",
+    "shadowing_file",
     "terms_chain",
 ]

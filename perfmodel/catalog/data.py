@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PATH_VARIABLE = "PERFMODEL_PATH"
 NEAREST = 3
+_FITS = "calibration/fits"
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -348,7 +349,16 @@ def data_files(pattern: str) -> tuple[Path, ...]:
 
 def load_fit(device_id: str) -> dict[str, Any] | None:
     """The kernel fit of a device (``calibration/fits/<id>.json``), or None if there is none."""
-    return json_file("calibration/fits", device_id)
+    return json_file(_FITS, device_id)
+
+
+def shadowing_file(device_id: str) -> Path | None:
+    """The user's file of a shipped device whose shipped fit is used with it; else None."""
+    item, shipped = find("hardware", device_id), data_roots()[0]
+    fits = [root for root in data_roots() if (root / _FITS / f"{device_id}.json").is_file()]
+    if item is None or fits[-1:] != [shipped] or item.path.is_relative_to(shipped):
+        return None
+    return item.path
 
 
 def json_file(folder: str, stem: str) -> dict[str, Any] | None:

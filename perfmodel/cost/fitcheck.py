@@ -80,6 +80,20 @@ def device_problem(path: Path, fit: Mapping[str, Any], asked: str) -> Problem | 
     return Problem("fit-device", message, "--fit", own, (asked,), severity=severity)
 
 
+def shadow_problem(device_id: str) -> Problem | None:
+    """A warning where a user's file describes a shipped device and has no fit of its own."""
+    from perfmodel.catalog import shadowing_file
+
+    path = shadowing_file(device_id)
+    if path is None:
+        return None
+    message = (
+        f"{path} describes {device_id} anew, and its laws are still those of the shipped fit; "
+        f"fit yours: perfmodel calibrate --records DIR --device {device_id}"
+    )
+    return Problem("fit-device", message, str(path), device_id, severity="warning")
+
+
 def host_facts(p2p: bool | None, sockets: int | None) -> dict[str, bool | int]:
     """What a fit of collectives keeps of the host it was measured on; empty for the usual one."""
     facts = {"p2p": p2p, "sockets": sockets}
