@@ -353,3 +353,15 @@ def test_bands_join_the_rows_of_their_neighbours_unless_they_are_written_in_plac
         line for name, line in found.items() if name.startswith("decode first: conv L0 48")
     )
     assert first.bytes[0] * first.count[0] == pytest.approx(2 * 2 * 48 * 3 * 46 * 80 / 2, rel=0.05)
+
+
+def test_group_offload_streams_the_encoder_once_for_each_prompt():
+    rate = {"pinned_link_frac": 0.01, "offload_overlap_frac": 1.0, "transfer_latency_s": 0.0}
+    streamed, job = stages(options=Options(offload="layerwise"), **rate, layerwise_encoders_frac=1)
+    left, _ = stages(options=Options(offload="layerwise"), **rate, layerwise_encoders_frac=0)
+    parts = job.family.components(job.model)
+    encoder = sum(c.params * c.bits / 8 for c in parts if c.kind == "text_encoder")
+    copies = job.shape.branches * encoder / (0.01 * job.machine.rates.host_link_bytes_per_s)
+    assert streamed["text_encode"] == pytest.approx(copies, rel=1e-6)
+    assert left["text_encode"] < copies
+    assert streamed["denoise"] == left["denoise"]

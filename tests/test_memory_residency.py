@@ -1,13 +1,17 @@
 """What engines keep on the host by default, divide over ranks, or quantise on the device."""
 
+import ast
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from perfmodel.api import predict
+from perfmodel.api.session import open_session
 from perfmodel.catalog import load_device, load_model, parse_gpus
 from perfmodel.engines.base import Context, Residency
+from perfmodel.engines.diffusers.commands import program
 from perfmodel.memory import PHASES, load_terms
 from perfmodel.memory.residency import encoder_shares, is_separate_encoder, model_terms
 from perfmodel.memory.weights import held
@@ -187,3 +191,61 @@ def test_layerwise_offload_of_lightx2v_brings_an_encoder_only_while_it_runs() ->
         resident = held(WIDE, layouts, "bf16", "layerwise", terms).resident[:, 0]
         assert resident[PHASES.index("text_encode")] == WIDE.params * 2.0
         assert resident[PHASES.index("denoise")] == later
+
+
+@pytest.mark.parametrize("engine", ["diffusers", "xdit"])
+def test_group_offload_streams_encoders_and_leaves_nothing_of_what_does_not_run(
+    engine: str,
+) -> None:
+    # diffusers 0.42.1 hooks/group_offloading.py: every component lies on the host between forwards.
+    layouts = Layouts.of((ParallelConfig(),))
+    terms = load_terms(engine, offload="layerwise")
+    parts = family(load_model("flux.2-dev")).components(load_model("flux.2-dev"))
+    for part in parts:
+        found = held(part, layouts, "bf16", "layerwise", terms)
+        there = {phase for phase, row in zip(PHASES, found.resident[:, 0], strict=True) if row > 0}
+        if is_separate_encoder(part):
+            outside = (part.params - part.layer_params) * 2.0
+            two = 2 * part.layer_params / part.layers * 2.0
+            assert found.resident.max() == pytest.approx(outside + two)
+            assert there == {"text_encode"}
+        elif part.kind == "transformer":
+            assert there == {"denoise"}
+        if part.kind != "vae":
+            assert float(found.host[0]) == part.params * 2.0
+
+
+def test_the_program_offloads_what_memory_takes_off_the_device() -> None:
+    ctx = open_session(
+        Workload(model="flux.2-dev"),
+        "1xRTX4090",
+        engine="diffusers",
+        options=Options(offload="layerwise"),
+    ).context
+    source = program(ctx, ParallelConfig())
+    groups: dict[str, dict[str, object]] = {}
+
+    class Module:
+        device = "cpu"
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def to(self, device: str) -> None:
+            self.device = device
+
+    def record(part: Module, **given: object) -> None:
+        groups[part.name] = given
+
+    names = ("transformer", "text_encoder", "vae")
+    parts = {name: Module(name) for name in names}
+    pipe = SimpleNamespace(components={**parts, "scheduler": object()}, **parts)
+    torch = SimpleNamespace(nn=SimpleNamespace(Module=Module), device=str)
+    tree = ast.parse(source)
+    loop = next(node for node in tree.body if isinstance(node, ast.For))
+    scope = {"pipe": pipe, "torch": torch, "apply_group_offloading": record}
+    exec(compile(ast.Module([loop], []), "loop", "exec"), scope)
+    assert groups["transformer"]["offload_type"] == "block_level"
+    assert groups["text_encoder"]["offload_type"] == "leaf_level"
+    assert set(groups) == {"transformer", "text_encoder"}
+    assert "pipe.vae.to('cuda')" in source

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from perfmodel.engines.base import Residency
 from perfmodel.memory.terms import Terms
-from perfmodel.memory.weights import QUANTIZED_BITS, in_denoiser, loaded_bits
+from perfmodel.memory.weights import QUANTIZED_BITS, in_denoiser, kept_share, loaded_bits
 from perfmodel.spec.hardware import System
 from perfmodel.spec.parallel import Layouts
 from perfmodel.stages.base import Component
@@ -74,16 +74,9 @@ def encoder_shares(
         if 0 < residency.fold_min_width <= component.width:
             whole = whole / ranks
         streamed = ~resident & (residency.streamed and component.layers > 0)
-        kept = np.where(streamed, _kept_share(component, terms), 1.0)
+        kept = np.where(streamed, kept_share(component, terms), 1.0)
         shares.append(Share(whole * kept, np.where(streamed, whole, 0.0)))
     return shares
-
-
-def _kept_share(component: Component, terms: Terms) -> float:
-    """Share of an encoder on the device while its layers come from the host one by one."""
-    live = min(terms.layerwise_live_blocks / max(component.layers, 1), 1.0)
-    kept = component.params - component.layer_params * (1.0 - live)
-    return kept / max(component.params, 1)
 
 
 def _all_resident(

@@ -33,6 +33,8 @@ class Terms:
             then on it stays for the request.
         layerwise_swaps_encoders: under layerwise offload separate encoders are on the device only
             while they run.
+        layerwise_streams_encoders: under layerwise offload separate encoders come from the host,
+            layer by layer, and nothing of them or of the denoiser is on the device at other times.
         transformer_bits, text_encoder_bits, vae_bits: bits as loaded; 0 = as the model file says.
         quantizes_on_device: weights are loaded wide and quantised on the device, so that the load
             phase holds them all; every parameter of the transformer is quantised then.
@@ -56,6 +58,7 @@ class Terms:
     offload_keeps_denoiser: bool = True
     offload_moves_vae: bool = False
     layerwise_swaps_encoders: bool = False
+    layerwise_streams_encoders: bool = False
     transformer_bits: int = 0
     text_encoder_bits: int = 0
     vae_bits: int = 0

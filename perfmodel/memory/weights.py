@@ -138,7 +138,8 @@ def held(component: Component, layouts: Layouts, dtype: str, offload: str, terms
         live = np.minimum(terms.layerwise_live_blocks, component.blocks)
         buffers = live * one_block * (1.0 + (shares > 1) / shares)
     elif offloaded(component, mode):
-        resident, host = _offload(component, mode, block / shard, rest / shard, terms)
+        streams = mode != offload
+        resident, host = _offload(component, mode, block / shard, rest / shard, terms, streams)
     return Held(
         resident=resident,
         gathered=gathered,
@@ -150,7 +151,8 @@ def held(component: Component, layouts: Layouts, dtype: str, offload: str, terms
 
 def _mode(component: Component, offload: str, terms: Terms) -> str:
     """The offload mode that holds for the component."""
-    if offload not in LAYERWISE or not terms.layerwise_swaps_encoders:
+    swaps = terms.layerwise_swaps_encoders or terms.layerwise_streams_encoders
+    if offload not in LAYERWISE or not swaps:
         return offload
     separate = component.kind == "text_encoder" and not in_denoiser(component)
     return "text-encoder" if separate else offload
@@ -170,15 +172,33 @@ def offloaded(component: Component, offload: str) -> bool:
     return separate_encoder or (component.blocks > 0 and in_denoiser(component))
 
 
+def kept_share(component: Component, terms: Terms) -> float:
+    """Share of an encoder on the device while its layers come from the host one by one."""
+    if component.layers == 0:
+        return 1.0
+    live = min(terms.layerwise_live_blocks / component.layers, 1.0)
+    kept = component.params - component.layer_params * (1.0 - live)
+    return kept / max(component.params, 1)
+
+
 def _offload(
-    component: Component, offload: str, block: Column, rest: Column, terms: Terms
+    component: Component,
+    offload: str,
+    block: Column,
+    rest: Column,
+    terms: Terms,
+    streams: bool,
 ) -> tuple[Column, Column]:
     """Bytes left on the device by phase, and in pinned host memory."""
+    whole, when = block + rest, set(component.when)
     if offload == "layerwise":
         live = np.minimum(terms.layerwise_live_blocks, component.blocks) / component.blocks
+        if terms.layerwise_streams_encoders:
+            return np.outer([phase in when for phase in PHASES], rest + block * live), whole
         return np.tile(rest + block * live, (len(PHASES), 1)), block * 1.0
-    whole = block + rest
-    when = set(component.when)
+    if terms.layerwise_streams_encoders and streams:
+        kept = kept_share(component, terms)
+        return np.outer([phase in when for phase in PHASES], whole * kept), whole
     if "denoise" in when and in_denoiser(component) and terms.offload_keeps_denoiser:
         when.add("vae_decode")
     return np.outer([phase in when for phase in PHASES], whole), whole

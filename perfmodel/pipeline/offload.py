@@ -4,6 +4,8 @@
 ``offload_return_frac`` of it) back to the host after.  ``text-encoder``: that component alone.
 ``layerwise``: every transformer block is streamed in for every forward, beside the compute of the
 block before: the stage takes ``max(compute, copies) + (1 - overlap) * min(compute, copies)``.
+Where an engine streams separate encoders too (``layerwise_encoders_frac``), their weights come in
+once for each prompt, beside the text encode.
 ``layerwise-gather``: each rank streams in its share of the block, ``1 / ranks``, and the ranks
 gather the rest before the next block starts, so the gather counts with the copies (vLLM-Omni
 0.30.0, ``diffusion/offloader/distributed_layerwise_backend.py prefetch_layer``).
@@ -30,8 +32,11 @@ from perfmodel.spec.workload import GATHERED, LAYERWISE, WEIGHT_ONLY
 from perfmodel.stages.base import Component
 
 BITS_PER_BYTE = 8
+PROMPTS = 2
+"""Encodes of a guided request at most: the prompt and the negative one."""
 RETURN_FRAC = "offload_return_frac"
 OVERLAP_FRAC = "offload_overlap_frac"
+ENCODERS_FRAC = "layerwise_encoders_frac"
 
 
 def stored_bytes(component: Component, params: int, dtype: str) -> float:
@@ -43,9 +48,14 @@ def stored_bytes(component: Component, params: int, dtype: str) -> float:
     return params * width / BITS_PER_BYTE
 
 
-def copied(component: Component, mode: str) -> str:
-    """Stage before which `mode` copies the component to the device; "" when it stays there."""
+def copied(component: Component, mode: str, encoders: bool = False) -> str:
+    """Stage before which `mode` copies the component to the device; "" when it stays there.
+
+    `encoders`: layerwise offload streams separate encoders too.
+    """
     encoder = component.kind == "text_encoder" and "denoise" not in component.when
+    if encoder and encoders and mode in LAYERWISE:
+        return "text_encode"
     denoiser = component.kind == "transformer" and component.blocks > 0
     if encoder and mode in ("model", "text-encoder"):
         return "text_encode"
@@ -63,8 +73,9 @@ def with_offload(
 ) -> dict[str, Stage]:
     """`stages` with the copies of an offload mode added; unchanged where it moves nothing."""
     result = dict(stages)
+    encoders = machine.term(ENCODERS_FRAC, 0.0) > 0
     for name in ("text_encode", "denoise"):
-        moved = tuple(part for part in components if copied(part, mode) == name)
+        moved = tuple(part for part in components if copied(part, mode, encoders) == name)
         if moved and result[name].lines:
             ops = tuple(_copies(moved, shape, layouts, mode, dtype, machine))
             result[name] = _added(result[name], ops, len(layouts), mode, machine)
@@ -76,7 +87,8 @@ def _added(stage: Stage, ops: tuple[Op, ...], size: int, mode: str, machine: Mac
     lines = [_expanded(line, stage) for line in stage.lines]
     copies = cost_lines(ops, stage.name, size, machine, compiled=False)
     if mode in LAYERWISE:
-        together = replace(copies[0], name="blocks to device", total_s=total_s(copies, size))
+        title = "layers to device" if stage.name == "text_encode" else "blocks to device"
+        together = replace(copies[0], name=title, total_s=total_s(copies, size))
         busy_s = total_s(lines, size)
         copies = [expose(together, busy_s, machine.term(OVERLAP_FRAC, 0.9))]
     return Stage(stage.name, (*lines, *copies), np.arange(size), size)
@@ -104,6 +116,16 @@ def _copies(
     for part in moved:
         title = part.name.replace("_", " ")
         divided = layouts.tp * layouts.hsdp * layouts.pp if part.blocks else np.ones(len(layouts))
+        if mode in LAYERWISE and part.kind == "text_encoder":
+            share = machine.term(ENCODERS_FRAC, 0.0)
+            yield Transfer(
+                name=f"{title} layers to device",
+                count=min(shape.branches, PROMPTS),
+                bytes_moved=stored_bytes(part, part.params, dtype) * share,
+                direction="h2d",
+                pinned=True,
+            )
+            continue
         if mode in LAYERWISE:
             streamed = stored_bytes(part, part.block_params, dtype) / divided
             turns = _taking_turns(part, moved)

@@ -52,9 +52,20 @@ _QUANTISED = {
 }
 _OFFLOADS = {
     "model": "pipe.enable_model_cpu_offload()",
+    # Groups of blocks are lists at the top of a module, where the denoisers have theirs: an encoder
+    # would be one group and come in whole.
     "layerwise": (
-        "pipe.enable_group_offload(onload_device=torch.device('cuda'), "
-        "offload_type='block_level', num_blocks_per_group=1, use_stream=True)"
+        "from diffusers.hooks import apply_group_offloading\n"
+        "for name, part in pipe.components.items():\n"
+        "    if not isinstance(part, torch.nn.Module) or name == 'vae':\n"
+        "        continue\n"
+        "    blocks = {'offload_type': 'block_level', 'num_blocks_per_group': 1}\n"
+        "    leaves = {'offload_type': 'leaf_level'}\n"
+        "    groups = blocks if name.startswith('transformer') else leaves\n"
+        "    apply_group_offloading(\n"
+        "        part, onload_device=torch.device('cuda'), use_stream=True, **groups\n"
+        "    )\n"
+        "pipe.vae.to('cuda')"
     ),
 }
 
