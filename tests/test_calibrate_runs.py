@@ -17,6 +17,8 @@ from perfmodel.calibrate.runs.document import document, text_of, write_terms
 from perfmodel.calibrate.runs.evaluations import Evaluations
 from perfmodel.calibrate.runs.fit import fit_runs
 from perfmodel.calibrate.runs.folds import folds_of
+from perfmodel.calibrate.runs.groups import groups_of
+from perfmodel.calibrate.runs.progress import Progress
 from perfmodel.calibrate.runs.report import report_lines
 from perfmodel.calibrate.runs.solve import Problem, step, walk
 from perfmodel.calibrate.runs.spreads import requests
@@ -286,6 +288,80 @@ def test_a_written_file_says_what_it_rests_on_and_changes_the_prediction(fitted,
     assert json.loads(older.read_text()) == json.loads(text_of(content))
 
 
+# One site
+
+
+def fit_of(cases, names=FEW):
+    said = []
+    runs = Evaluations(cases, progress=Progress(said.append))
+    with pytest.MonkeyPatch.context() as patch, runs.running():
+        patch.setattr(
+            levels, "parameters", lambda f: {n: p for n, p in parameters(f).items() if n in names}
+        )
+        return fit_runs(runs, Options(trials=2), ["vllm-omni"]), said
+
+
+def local(cases, **changes):
+    return [
+        replace(case, record=case.record.model_copy(update={"source": "local", **changes}))
+        for case in cases
+    ]
+
+
+def test_runs_of_one_source_are_held_out_by_what_they_ran(synthetic):
+    fit, said = fit_of(local(synthetic))
+    one = fit.files[0]
+    groups = fit.evaluations.groups
+    assert groups.unseen == "workload shapes"
+    labels = set(groups.labels)
+    assert len(labels) == 16
+    for label in labels:
+        assert len({k for k, x in zip(fit.folds, groups.labels, strict=True) if x == label}) == 1
+    assert set(one.terms) == set(TRUE)
+    for name, value in TRUE.items():
+        assert one.terms[name].value == pytest.approx(value, rel=0.1)
+    content = document(fit, one, requests(fit), [RUNS])
+    assert "one source (local)" in content["fit"]["evidence"]
+    assert content["terms"]["request_host_s"]["site"] == "local"
+    assert any("holds for this site" in line for line in report_lines(fit, requests(fit)))
+    assert said[0] == "fitting vllm-omni"
+
+
+def test_noise_of_one_source_moves_no_term(synthetic):
+    """Times that differ by chance alone: nothing that helps unseen shapes."""
+    random = np.random.default_rng(5)
+    noisy = []
+    for case in local(synthetic):
+        logs = case.outcome(case.terms({})).log_s
+        seen = zip(case.targets, logs, strict=True)
+        off = random.normal(0.0, 0.1)
+        noisy.append(replace(case, targets={k: float(np.exp(x + off)) for k, x in seen}))
+    one = fit_of(noisy)[0].files[0]
+    assert one.terms == {}
+
+
+def test_groups_are_the_furthest_apart_that_the_runs_have(synthetic):
+    cases = local(synthetic)
+    side = [case for case in cases if int(case.job.shape.width) == 256]
+    assert groups_of(cases).unseen == "workload shapes"
+    assert groups_of(side).unseen == "GPU counts"
+    assert groups_of(synthetic).site is None
+    assert groups_of(synthetic).labels == tuple(case.source for case in synthetic)
+    alone = fit_of([replace(side[0], question=str(n)) for n in range(12)])[0].files[0]
+    assert alone.kept == {"": "one shape, GPU count and layout: nothing can be held out"}
+
+
+def test_progress_is_said_now_and_then_and_at_each_task(monkeypatch):
+    now = iter(range(0, 100, 2))
+    monkeypatch.setattr("perfmodel.calibrate.runs.progress.monotonic", lambda: float(next(now)))
+    said = []
+    progress = Progress(said.append)
+    progress.task("fitting x")
+    assert list(progress.counted(range(7), "runs")) == list(range(7))
+    assert said[0] == "fitting x"
+    assert said[1:] == ["fitting x: 3 runs, 8 s so far", "fitting x: 6 runs, 14 s so far"]
+
+
 # As typed
 
 
@@ -331,7 +407,7 @@ def test_runs_in_seconds_are_left_out_and_named(tmp_path, capsys):
     rows[1]["measured_ms"] = {"e2e": rows[1]["measured_ms"]["e2e"] / 1000}
     path = tmp_path / "runs.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert len(_cases([path])) == 2
+    assert len(_cases([path], Progress())) == 2
     assert f"{rows[1]['id']}: e2e looks like seconds, not ms" in capsys.readouterr().err
 
 

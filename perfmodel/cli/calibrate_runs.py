@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,6 +17,7 @@ from perfmodel.errors import BadInput, Problem
 if TYPE_CHECKING:
     from perfmodel.calibrate.explore import Options
     from perfmodel.calibrate.runs.cases import Case
+    from perfmodel.calibrate.runs.progress import Progress
 
 
 def fit_engines(paths: list[Path], engines: list[str], options: Options, out: Path) -> None:
@@ -25,19 +26,22 @@ def fit_engines(paths: list[Path], engines: list[str], options: Options, out: Pa
     from perfmodel.calibrate.runs.evaluations import Evaluations
     from perfmodel.calibrate.runs.fit import fit_runs
     from perfmodel.calibrate.runs.hosts import fit_hosts, host_line
+    from perfmodel.calibrate.runs.progress import Progress
     from perfmodel.calibrate.runs.report import report_lines
     from perfmodel.calibrate.runs.spreads import requests
 
     if out.exists() and not out.is_dir():
         message = f"--out {out} is a file; --runs writes a file an engine, so name a folder"
         raise BadInput(Problem("out", message, "--out", str(out)))
-    cases = _cases(paths)
+    progress = Progress(_say)
+    cases = _cases(paths, progress)
     _check_engines(engines, cases)
-    evaluations = Evaluations(cases, options.jobs)
+    evaluations = Evaluations(cases, options.jobs, progress)
     # Processes share the work of one trial; trials follow one another and are repeatable.
     one_by_one = replace(options, jobs=1)
     with evaluations.running():
-        fit = fit_runs(evaluations, one_by_one, engines, lambda name: _say(f"fitting {name}"))
+        fit = fit_runs(evaluations, one_by_one, engines)
+        progress.task("ranges of whole requests")
         found = requests(fit)
     for line in report_lines(fit, found):
         typer.echo(line)
@@ -51,12 +55,15 @@ def fit_engines(paths: list[Path], engines: list[str], options: Options, out: Pa
         _say(f"wrote {path}")
 
 
-def _cases(paths: list[Path]) -> list[Case]:
+def _cases(paths: list[Path], progress: Progress) -> list[Case]:
     from perfmodel.calibrate.runs.cases import cases_of
     from perfmodel.spec.record import read_records
 
     records, bad = read_records(paths)
-    cases, slips = _in_milliseconds(cases_of(records))
+    progress.task(f"reading {len(records)} runs")
+    found = cases_of(progress.counted(records, "runs"))
+    progress.task(f"predicting {len(found)} runs")
+    cases, slips = _in_milliseconds(progress.counted(found, "runs"))
     bad += slips
     if not cases:
         names = ", ".join(str(path) for path in paths)
@@ -66,7 +73,7 @@ def _cases(paths: list[Path]) -> list[Case]:
     return cases
 
 
-def _in_milliseconds(cases: list[Case]) -> tuple[list[Case], list[Problem]]:
+def _in_milliseconds(cases: Iterable[Case]) -> tuple[list[Case], list[Problem]]:
     """Runs without those whose times seem to be in seconds or microseconds, and warnings of them.
 
     No term moves a prediction that far, so they would only bend the others.

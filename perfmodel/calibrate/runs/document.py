@@ -17,7 +17,7 @@ from perfmodel.calibrate.runs.spreads import Requests, coverage
 from perfmodel.calibrate.runs.terms import engines_under, entry
 from perfmodel.errors import BadInput, Problem
 
-OF_A_FIT = ("prior", "records", "rows", "sources", "engines", "at_bound")
+OF_A_FIT = ("prior", "records", "rows", "sources", "site", "engines", "at_bound")
 SPREADS_OF_RUNS = ("run", "parts")
 """Spreads of whole requests (``parts`` of fits before they had factors)."""
 
@@ -81,6 +81,7 @@ def _unfitted(item: Mapping[str, Any], prior: float | None) -> dict[str, Any]:
 def _fitted(fit: RunFit, file: str, name: str, term: FittedTerm) -> dict[str, Any]:
     cases = [fit.evaluations.cases[n] for n in term.cases]
     rest = {k: v for k, v in entry(name, file).items() if k not in OF_A_FIT}
+    site = fit.evaluations.groups.site
     return {
         **rest,
         "value": term.value,
@@ -89,6 +90,7 @@ def _fitted(fit: RunFit, file: str, name: str, term: FittedTerm) -> dict[str, An
         "at_bound": term.at_bound,
         "rows": len(cases),
         "sources": len({case.source for case in cases}),
+        **({} if site is None else {"site": site}),
         "engines": engines_under(file, name, fit.evaluations.cases),
         "records": sorted(case.record.id for case in cases),
     }
@@ -98,12 +100,14 @@ def _about(fit: RunFit, one: FittedFile, paths: Sequence[Path]) -> dict[str, Any
     """What the fit rests on, and its errors on sources that it did not see."""
     cases = [case for case in fit.evaluations.cases if case.file == one.file]
     dates = sorted(case.record.source_date for case in cases if case.record.source_date)
+    evidence = fit.evaluations.groups.evidence
     versions = {case.record.engine_version for case in cases if case.record.engine_version}
     return {
         "records": [{"file": path.name, "sha256": _sha256(path)} for path in paths],
         "rows": one.rows,
         "independent_rows": one.independent,
         "sources": one.sources,
+        **({} if evidence is None else {"evidence": evidence}),
         "engine_versions": sorted(versions),
         "source_dates": [dates[0], dates[-1]] if dates else [],
         "held_out": {

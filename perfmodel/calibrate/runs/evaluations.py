@@ -12,12 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.calibrate.runs.cases import Case, Outcome, Values
+from perfmodel.calibrate.runs.groups import groups_of
+from perfmodel.calibrate.runs.progress import Progress
 from perfmodel.spec.record import END_TO_END_KEYS
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 Asked = tuple[int, dict[str, float], frozenset[str] | None]
+
+PREDICTIONS = "predictions"
 
 _CASES: list[Case] = []
 """The runs, as worker processes inherit them."""
@@ -31,21 +35,28 @@ class Evaluations:
         case_of: run of each target (a run may measure several), ``[T]``.
         log_measured: logarithm of measured seconds, ``[T]``.
         whole: the target is a whole request, ``[T]``.
-        weight: square root of each target's weight, ``[T]``: n targets of one source weigh as
-            sqrt(n), because they share what the source does not say.
+        weight: square root of each target's weight, ``[T]``: n targets of one group weigh as
+            sqrt(n), because they share what is not known of it.
         sources: source of each run.
+        groups: what is held out together: sources, or kinds of run of a single source.
+        progress: told of each prediction.
     """
 
-    def __init__(self, cases: Sequence[Case], jobs: int = 1) -> None:
+    def __init__(
+        self, cases: Sequence[Case], jobs: int = 1, progress: Progress | None = None
+    ) -> None:
         """Bind the runs; `jobs` processes evaluate them."""
+        self.progress = progress or Progress()
         self.cases, self.jobs = list(cases), jobs
         targets = [(n, k, s) for n, case in enumerate(cases) for k, s in case.targets.items()]
         self.case_of = np.array([n for n, _, _ in targets], np.intp)
         self.log_measured = np.log([seconds for _, _, seconds in targets])
         self.whole = np.array([k in END_TO_END_KEYS for _, k, _ in targets])
         self.sources = [case.source for case in cases]
-        of_source = Counter(self.sources[n] for n in self.case_of)
-        self.weight = np.array([of_source[self.sources[n]] ** -0.25 for n in self.case_of])
+        self.groups = groups_of(self.cases)
+        labels = self.groups.labels
+        of_group = Counter(labels[n] for n in self.case_of)
+        self.weight = np.array([of_group[labels[n]] ** -0.25 for n in self.case_of])
         self._known: dict[object, Outcome] = {}
         self._pool: ProcessPoolExecutor | None = None
 
@@ -89,9 +100,10 @@ class Evaluations:
     def _evaluate(self, asked: list[Asked]) -> list[Outcome]:
         if self._pool is None or len(asked) < self.jobs:
             _CASES[:] = self.cases
-            return [_outcome(one) for one in asked]
+            return list(self.progress.counted(map(_outcome, asked), PREDICTIONS))
         chunk = max(1, len(asked) // (4 * self.jobs))
-        return list(self._pool.map(_outcome, asked, chunksize=chunk))
+        found = self._pool.map(_outcome, asked, chunksize=chunk)
+        return list(self.progress.counted(found, PREDICTIONS))
 
 
 def _key(asked: Asked) -> object:

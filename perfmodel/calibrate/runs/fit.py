@@ -1,13 +1,14 @@
 """Engine terms file by file: candidates, cross-validation by source, a study, a verdict.
 
 A term is freed only where enough independent runs depend on it, and stays freed only where runs of
-sources that the fit never saw are predicted better than by the priors.
+sources that the fit never saw are predicted better than by the priors.  Runs of one source only
+are held out by what they ran (`groups`), and what is fitted to them holds for their site.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -100,13 +101,12 @@ def fit_runs(
     evaluations: Evaluations,
     options: Options,
     engines: Iterable[str] = (),
-    progress: Callable[[str], None] = lambda _: None,
 ) -> RunFit:
     """Fit the terms files of `engines` (all, if none is named), a base before its heirs."""
     cases = evaluations.cases
     every = files_of(cases)
     start = before_the_fit(every, frozenset(case.record.id for case in cases))
-    folds = folds_of(evaluations.sources, [case.file for case in cases])
+    folds = folds_of(evaluations.groups.labels, [case.file for case in cases])
     values: Mutable = {file: dict(start[file]) for file in every}
     by_fold: list[Mutable] = [
         {file: dict(start[file]) for file in every} for _ in range(int(folds.max()) + 1)
@@ -114,7 +114,7 @@ def fit_runs(
     done = []
     for file in every:
         if not engines or file in set(engines):
-            progress(file)
+            evaluations.progress.task(f"fitting {file}")
             level = level_of(evaluations, file, start)
             done.append(_fit_file(level, values, by_fold, folds, options))
     return RunFit(evaluations, tuple(done), start, values, tuple(by_fold), folds)
@@ -129,12 +129,14 @@ def _fit_file(
 ) -> FittedFile:
     """Cross-validate the whole procedure, then fit all runs; changes `values` when it helps."""
     file, cases = level.file, [level.evaluations.cases[n] for n in level.cases]
-    sources = {case.source for case in cases}
-    result = FittedFile(file, len(cases), independent_rows(cases), len(sources), {}, {})
+    groups = level.evaluations.groups
+    sources = len({case.source for case in cases})
+    result = FittedFile(file, len(cases), independent_rows(cases), sources, {}, {})
     if result.independent < ROWS_PER_TERM:
         return replace(result, kept={"": f"{result.independent} independent rows"})
-    if len(sources) < 2:
-        return replace(result, kept={"": "one source: nothing can be held out"})
+    if len({groups.labels[n] for n in level.cases}) < 2:
+        alone = "one source" if groups.site is None else "one shape, GPU count and layout"
+        return replace(result, kept={"": f"{alone}: nothing can be held out"})
     trial = []
     for fold, terms in enumerate(by_fold):
         seen = [n for n in level.cases if folds[n] != fold]
@@ -144,7 +146,7 @@ def _fit_file(
     after = held_out(level.evaluations, level.cases, trial, folds)
     result = replace(result, before=before, after=after)
     if after.weighted >= before.weighted:
-        return replace(result, kept={"": "no set of terms helps runs of unseen sources"})
+        return replace(result, kept={"": f"no set of terms helps runs of unseen {groups.unseen}"})
     free = _chosen(level, values, level.cases)
     found = _studied(level, values, free, options)
     result = replace(result, terms=_accepted(level, values, found), kept=_kept(level, found))
@@ -155,12 +157,12 @@ def _fit_file(
 
 def _chosen(level: Level, values: Values, seen: Sequence[int]) -> list[int]:
     """Candidates that the runs `seen` support, at most one for ten independent rows."""
-    cases, sources = level.evaluations.cases, level.evaluations.sources
+    cases, labels = level.evaluations.cases, level.evaluations.groups.labels
     able = [n for n in range(len(level.parameters)) if level.rows_behind(n, seen) >= ROWS_PER_TERM]
     problem = level.problem(values, seen, able)
     most = independent_rows(cases[n] for n in seen) // ROWS_PER_TERM
     targets = level.evaluations.targets_of(seen)
-    folds = folds_of([sources[n] for n in level.evaluations.case_of[targets]])
+    folds = folds_of([labels[n] for n in level.evaluations.case_of[targets]])
     return [able[n] for n in choose(problem, problem.centre, folds, most)]
 
 
@@ -234,5 +236,6 @@ def _kept(level: Level, found: Mapping[str, float]) -> dict[str, str]:
         if parameter.name not in found:
             rows = level.rows_behind(column, level.cases)
             few = f"{rows} independent rows depend on it"
-            kept[parameter.name] = few if rows < ROWS_PER_TERM else "no gain on unseen sources"
+            unseen = f"no gain on unseen {level.evaluations.groups.unseen}"
+            kept[parameter.name] = few if rows < ROWS_PER_TERM else unseen
     return kept

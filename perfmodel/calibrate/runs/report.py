@@ -14,12 +14,16 @@ def report_lines(fit: RunFit, found: Requests) -> Iterator[str]:
     """Plain text, at most 100 columns."""
     runs = fit.evaluations
     sources = len(set(runs.sources))
-    yield f"{len(runs.cases)} runs of {sources} sources; errors are those of unseen sources"
+    unseen, evidence = runs.groups.unseen, runs.groups.evidence
+    of = "one source" if sources == 1 else f"{sources} sources"
+    yield f"{len(runs.cases)} runs of {of}; errors are those of unseen {unseen}"
+    if evidence:
+        yield f"evidence: {evidence}"
     yield ""
     yield from _engines(fit)
     for one in fit.files:
         yield ""
-        yield from _file(one)
+        yield from _file(one, "source" if evidence is None else "group")
     yield ""
     yield from _ranges(found)
 
@@ -42,10 +46,11 @@ def _engines(fit: RunFit) -> Iterator[str]:
         yield f"  {engine:<24}{after.rows:>6}{len({runs.sources[n] for n in rows}):>9}{cells}"
 
 
-def _file(one: FittedFile) -> Iterator[str]:
+def _file(one: FittedFile, by: str) -> Iterator[str]:
     """The terms of one file, and why others keep their prior."""
-    head = f"{one.file}: {one.rows} runs, {one.independent} independent, {one.sources} sources"
-    yield head + _weighted(one.before, one.after)
+    head = f"{one.file}: {one.rows} runs, {one.independent} independent, "
+    head += "one source" if one.sources == 1 else f"{one.sources} sources"
+    yield head + _weighted(one.before, one.after, by)
     for name, term in one.terms.items():
         at = ", at its bound" if term.at_bound else ""
         prior = term.parameter.default
@@ -60,11 +65,11 @@ def _file(one: FittedFile) -> Iterator[str]:
         yield f"  kept, {reason}: {', '.join(names)}"
 
 
-def _weighted(before: HeldOut | None, after: HeldOut | None) -> str:
+def _weighted(before: HeldOut | None, after: HeldOut | None, by: str) -> str:
     if before is None or after is None:
         return ""
     left, right = before.weighted * PERCENT, after.weighted * PERCENT
-    return f"; mean held-out error by source {left:.1f} to {right:.1f} %"
+    return f"; mean held-out error by {by} {left:.1f} to {right:.1f} %"
 
 
 def _ranges(found: Requests) -> Iterator[str]:
