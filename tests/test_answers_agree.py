@@ -93,3 +93,44 @@ def test_allowing_lossy_ones_leaves_the_order_of_the_lossless(monkeypatch):
     assert times != sorted(times)
     shared = {row.config_id for row in plain}
     assert [r.config_id for r in mixed if r.config_id in shared] == [r.config_id for r in plain]
+
+
+def test_what_is_faster_but_tight_is_said_first():
+    answer = asked("2xL40S", "qwen-image", "sglang-diffusion")
+    best, (tight, *_) = answer.recommendations[0], answer.worth_trying
+    alone = pm.predict(
+        pm.Workload(model="qwen-image"),
+        "2xL40S",
+        engine="sglang-diffusion",
+        parallel=tight.config_id,
+    ).prediction
+    assert best.fit_status == "fits"
+    assert alone.fit_status == tight.fit_status == "tight"
+    assert tight.latency_ms == pytest.approx(alone.latency_ms)
+    assert alone.latency_ms < best.latency_ms
+    reach = f"{alone.peak_memory_high_gib:.1f} of {alone.capacity_gib:.1f} GiB"
+    assert f"TRY {tight.config_id} first" in page(answer)
+    assert reach in page(answer).split("WHY")[0]
+
+
+def test_offload_is_proposed_where_it_wins():
+    answer = asked("2xL40S", "qwen-image")
+    (choice,) = answer.worth_trying
+    flags = pm.Options(offload="model")
+    under = pm.recommend(pm.Workload(model="qwen-image"), "2xL40S", options=flags)
+    assert choice.option == "offload=model"
+    assert choice.config_id == under.recommendations[0].config_id
+    assert choice.latency_ms == pytest.approx(under.recommendations[0].latency_ms)
+    assert choice.latency_ms < answer.recommendations[0].latency_ms
+    assert choice.host_memory_gib == pytest.approx(under.recommendations[0].host_memory_gib)
+
+
+@pytest.mark.parametrize("ram_gib", [16, 1024])
+def test_offload_is_proposed_where_the_host_has_the_memory(ram_gib):
+    box = pm.system("2xL40S", host_ram_gib=ram_gib)
+    answer = pm.recommend(pm.Workload(model="qwen-image"), box)
+    assert bool(answer.worth_trying) == (ram_gib == 1024)
+
+
+def test_nothing_is_proposed_where_all_fits():
+    assert asked("4xB300", "cosmos3-nano").worth_trying == ()

@@ -62,9 +62,9 @@ def _fastest(session: Session, layouts: Layouts) -> tuple[bool, float]:
     if not found.legal.any():
         return True, inf
     table = build_table(session, found.layouts.take(found.legal))
-    enough = _enough(session.system, table.memory)
-    easy = enough & ~table.memory.tight
-    chosen = easy if easy.any() else enough
+    fits = enough(session.system, table.memory)
+    easy = fits & ~table.memory.tight
+    chosen = easy if easy.any() else fits
     seconds = float(np.min(table.evaluation.latency_s, where=chosen, initial=inf))
     return not easy.any(), seconds
 
@@ -76,10 +76,10 @@ def _something_fits(session: Session, layouts: Layouts) -> bool:
     if not found.legal.any():
         return False
     memory = memory_of(session, found.layouts.take(found.legal))
-    return bool(_enough(session.system, memory).any())
+    return bool(enough(session.system, memory).any())
 
 
-def _enough(system: System, memory: MemoryTable) -> NDArray[np.bool_]:
+def enough(system: System, memory: MemoryTable) -> NDArray[np.bool_]:
+    """Where device memory suffices, and host RAM as far as it is known."""
     host = system.host_ram_bytes
-    enough = memory.fits if host is None else memory.fits & (memory.host_bytes <= host)
-    return np.asarray(enough)
+    return np.asarray(memory.fits if host is None else memory.fits & (memory.host_bytes <= host))

@@ -27,10 +27,13 @@ from perfmodel.api.table import (
     search_space,
     untried_warning,
 )
+from perfmodel.api.worth_trying import Bar, worth_trying
 from perfmodel.memory import FITS, STATUS
+from perfmodel.pipeline.lines import Column
 from perfmodel.pipeline.queue import copies
 from perfmodel.report.answer import (
     Answer,
+    Choice,
     Combinations,
     Prediction,
     RejectedRow,
@@ -72,6 +75,18 @@ class _Wanted:
     objective: str
     use_all_gpus: bool
     max_latency_ms: float | None
+    offload: bool
+
+    def score(self, table: Table) -> Column:
+        """What is minimised, of each row."""
+        session = table.session
+        num_gpus, requests = session.system.num_gpus, session.workload.concurrency
+        return score(table.evaluation, table.memory.peak_bytes, self.objective, num_gpus, requests)
+
+    def asked(self, table: Table) -> NDArray[np.bool_]:
+        """Rows of as many devices as were asked for."""
+        world, num_gpus = table.evaluation.layouts.world_size, table.session.system.num_gpus
+        return np.asarray(world == num_gpus if self.use_all_gpus else world > 0)
 
 
 def recommend(
@@ -116,8 +131,9 @@ def recommend(
     settings = further(locals())
     session = open_session(workload, system, engine=engine, options=options, fit=fit, strict=strict)
     space = search_space(session)
+    free = session.options.offload in ("none", "auto")
+    wanted = _Wanted(objective, use_all_gpus, max_latency_ms, offload=free)
     session = settled(session, of_all(session, space) if use_all_gpus else space)
-    wanted = _Wanted(objective, use_all_gpus, max_latency_ms)
     answer = _ranked_answer(session, wanted, settings, top=top, allow_lossy=allow_lossy)
     records = tuple(priced(record, price_per_gpu_hour) for record in answer.recommendations)
     return answer.model_copy(update={"recommendations": records})
@@ -152,6 +168,7 @@ def _ranked_answer(
     return answer.model_copy(
         update={
             "recommendations": tuple(records),
+            "worth_trying": _worth_trying(variants, best, wanted),
             "scaling": scaling,
             "throughput_best": next((row for row in scaling if row.best_throughput), None),
             **found_best,
@@ -204,16 +221,15 @@ def _answer(
 def _rank(table: Table, wanted: _Wanted) -> _Ranked:
     evaluation, num_gpus = table.evaluation, table.session.system.num_gpus
     requests = table.session.workload.concurrency
-    allowed = table.memory.fits.copy()
-    if wanted.use_all_gpus:
-        allowed &= evaluation.layouts.world_size == num_gpus
+    allowed = table.memory.fits & wanted.asked(table)
     if wanted.max_latency_ms is not None:
         # Where nothing is fast enough the fastest is shown, and the command exits with 5.
         stay = longest_stay(evaluation.layouts, num_gpus, requests)
         fast = allowed & (evaluation.latency_s * stay * MS_PER_S <= wanted.max_latency_ms)
         allowed = fast if fast.any() else allowed
     peak_bytes = table.memory.peak_bytes
-    scores = score(evaluation, peak_bytes, wanted.objective, num_gpus, requests)
+    # an objective of memory is those bytes themselves
+    scores = wanted.score(table)
     tight, capacity_bytes = table.memory.tight, table.memory.capacity_bytes
     ranking = rank(evaluation, allowed, scores, peak_bytes, tight, capacity_bytes)
     return _Ranked(table, allowed, ranking, wanted.objective in ("latency", "throughput"))
@@ -264,6 +280,17 @@ def _served(table: Table, row: int, record: Prediction, objective: str) -> Predi
 def _why(ranked: _Ranked, row: int) -> str:
     layouts = ranked.table.evaluation.layouts
     return why(ranked.table.evaluation, row, contrasts(layouts, ranked.ranking.order, row))
+
+
+def _worth_trying(
+    variants: Sequence[_Ranked], best: _Ranked, wanted: _Wanted
+) -> tuple[Choice, ...]:
+    """What would be better than the first recommendation, which surely fits."""
+    row = int(best.ranking.order[0])
+    if wanted.objective == "memory" or best.table.memory.tight[row]:
+        return ()
+    bar = Bar(float(best.ranking.score[row]), wanted.score, wanted.asked, wanted.offload)
+    return worth_trying([v.table for v in variants], bar)
 
 
 def _scaling(variants: Sequence[_Ranked], best: _Ranked) -> tuple[ScalingRow, ...]:

@@ -298,13 +298,13 @@ class Document(Record):
 
 
 class Answer(Document):
-    """What `recommend` answers.
+    """What `recommend` answers; with ``does_not_fit``, the fields from `nearest_miss` on say why.
 
-    With status ``does_not_fit``, `recommendations` is empty and `nearest_miss`, `over_gib`,
-    `would_fit` and `fit_notes` say how much is missing and what would help.
+    `worth_trying`: better than the first, but tight or offloaded.
     """
 
     recommendations: tuple[Prediction, ...] = ()
+    worth_trying: tuple[Choice, ...] = ()
     scaling: tuple[ScalingRow, ...] = ()
     throughput_best: ScalingRow | None = None
     combinations: Combinations | None = None

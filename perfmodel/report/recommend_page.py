@@ -98,8 +98,22 @@ def _add_answer(page: Page, answer: Answer) -> None:
     if answer.workload and (waits := waiting(best, answer.workload.concurrency)):
         page.paragraph(waits, indent=6)
     page.paragraph(" ".join(filter(None, (_standing(best), _ties(answer)))), indent=6)
+    for choice in answer.worth_trying:
+        page.paragraph(_worth_trying(choice, answer.objective), "TRY   ")
     if best.why:
         page.paragraph(best.why, "WHY   ")
+
+
+def _worth_trying(choice: Choice, objective: str | None) -> str:
+    """``cfg2_tiling first, 23,750 ms a request (-43.8 %): tight, ...``."""
+    better = words.signed_percent(choice.latency_change_pct)
+    by = "" if objective in (None, "latency") else f" by {objective}"
+    time = f"{words.milliseconds(choice.latency_ms)} ms a request ({better}{by})"
+    if choice.option is None:
+        return f"{choice.config_id} first, {time}: tight, {choice.why}; where it runs out, #1."
+    flag = unbroken(f"--{choice.option.replace('=', ' ')}")
+    memory = f"{words.gib(choice.memory_gib)} GiB a GPU"
+    return f"{flag}: {choice.config_id}, {time}, {memory}, {choice.needs}."
 
 
 def _fewer_gpus(answer: Answer) -> str:
@@ -276,9 +290,14 @@ def _scaling_columns(rows: Sequence[ScalingRow], most: int) -> list[Column]:
         Column("best configuration", [row.config_id for row in rows], right=False),
         Column("request\nms", [words.milliseconds(row.latency_ms) for row in rows]),
         Column(
-            "speed-up", [f"{row.speedup:.2f}x" if row.speedup else "-" for row in rows], drop=-2
+            "speed-up",
+            [f"{row.speedup:.2f}x" if row.speedup else words.UNKNOWN for row in rows],
+            drop=-2,
+            drop_zero=True,
         ),
-        Column("efficiency", [words.percent(row.efficiency) for row in rows], drop=-1),
+        Column(
+            "efficiency", [words.percent(row.efficiency) for row in rows], drop=-1, drop_zero=True
+        ),
         Column(f"{most} GPUs as replicas\nrequests/h", [_replicas(row) for row in rows]),
         Column("", [_marks(row) for row in rows], right=False, drop=1, drop_zero=True),
     ]
