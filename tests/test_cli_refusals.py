@@ -161,3 +161,21 @@ def test_a_stdout_that_takes_nothing_is_one_line(typed, to):
     lines = done.stderr.splitlines()
     assert [line for line in lines if line.startswith("error[stdout]")] == lines[-1:]
     assert all(line.startswith("error[") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["validate", "nosuch.csv"], "error[records-missing]: nosuch.csv: does not exist"),
+        (
+            ["calibrate", "--records", "r", "--device", "l40s", "--trials", "-1"],
+            "error[usage]: --trials -1: Input should be greater than or equal to 1",
+        ),
+        (["calibrate", "--runs", "r", "--seed=x"], "error[usage]: --seed x: Input should be"),
+    ],
+)
+def test_a_value_that_typer_refuses_is_named(argv, line, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(argv) == 2
+    (found,) = refusals(capsys)
+    assert found.startswith(line)

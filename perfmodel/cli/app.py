@@ -198,6 +198,17 @@ def _unknown_command(name: str, known: Sequence[str] = ()) -> Problem:
     )
 
 
+def _typed(flag: str, argv: Sequence[str]) -> str:
+    """The value that follows `flag`, last as typed; "" where it is not there."""
+    found = ""
+    for word, after in itertools.pairwise([*argv, ""]):
+        if word == flag:
+            found = after
+        elif word.startswith(f"{flag}="):
+            found = word.removeprefix(f"{flag}=")
+    return found
+
+
 def _usage(error: Any, argv: Sequence[str]) -> Problem:
     """A line for a flag that does not exist, lacks its value, or stands where none is expected."""
     option: str | None = getattr(error, "option_name", None)
@@ -212,6 +223,8 @@ def _usage(error: Any, argv: Sequence[str]) -> Problem:
         message = f'{typed or PROGRAM} has no flag "{option}"; {hint}'
         return Problem("flag", message, field=option, value=option, suggestions=tuple(near))
     text = " ".join(str(error.format_message()).split()).rstrip(".")
+    for flag in getattr(getattr(error, "param", None), "opts", ()):
+        text = text.replace(f"Invalid value for '{flag}'", f"{flag} {_typed(flag, argv)}")
     inner = getattr(getattr(context, "command", None), "commands", None)
     if inner and (missing := NO_COMMAND.match(text)):
         return _unknown_command(missing[1], tuple(inner))

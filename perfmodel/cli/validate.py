@@ -62,12 +62,18 @@ def command(
 
         limits = _limits(fail_above or [], METRICS)
         raise typer.Exit(_runs(paths, include_doubtful, in_fit, limits, plot, as_json, out))
+    if gone := [path for path in paths if not path.exists()]:
+        raise BadInput(*(_gone(path) for path in gone))
     if not all(_is_microbench(path) for path in paths):
         unread = [path for path in paths if not _is_microbench(path)]
         raise BadInput(*(_unread(path) for path in unread))
     _only_with("run records (JSONL)", plot=plot, include_doubtful=include_doubtful, in_fit=in_fit)
     if code := _microbench(paths, device, fit, fail_above or [], as_json, out):
         raise typer.Exit(code)
+
+
+def _gone(path: Path) -> Problem:
+    return Problem("records-missing", f"{path}: does not exist", "RECORDS", str(path))
 
 
 def _only_with(what: str, **flags: object) -> None:
