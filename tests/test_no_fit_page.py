@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 import pytest
 
 import perfmodel as pm
 from perfmodel import api
+from perfmodel.cli.app import run as typed
+from perfmodel.report.glossary import glossary
 from perfmodel.report.render import Look, render
 
 NARROW = [
@@ -98,3 +101,29 @@ def test_every_line_names_the_same_axes_that_split_weights():
     # what is offered splits its weights by one of the three
     offered = [c.config_id for c in answer.would_fit if c.title.startswith("more GPUs")]
     assert all(re.search(r"(^|_)(tp|pp|hsdp)\d", name) for name in offered)
+
+
+def test_where_no_change_helps_the_other_engines_are_named(capsys):
+    """vLLM-Omni keeps the text encoder beside streamed blocks; SGLang streams it too."""
+    job = pm.Workload(model="flux.2-dev")
+    answer = api.recommend(job, "1xRTX4090")
+    assert answer.would_fit == ()
+    assert "--engine any" in " ".join(render(answer, "table", Look()).split())
+    streamed = pm.Options(offload="layerwise")
+    other = api.recommend(job, "1xRTX4090", engine="sglang-diffusion", options=streamed)
+    assert other.recommendations[0].fit_status == "fits"
+    flags = ["recommend", "--gpus", "1xRTX4090", "--model", "flux.2-dev", "--engine", "any"]
+    assert typed(flags) == 3
+    said = " ".join(capsys.readouterr().out.split())
+    of_sglang = said.split("engine=sglang-diffusion:")[1].split("engine=")[0]
+    assert "Try --offload layerwise." in of_sglang
+    assert "Try" not in said.split("engine=vllm-omni:")[1].split("engine=")[0]
+
+
+def test_explain_offload_names_every_mode():
+    (entry,) = [one for one in glossary() if one.term == "offload"]
+    modes = get_args(pm.Options.model_fields["offload"].annotation)
+    assert "auto" in modes
+    assert [
+        mode for mode in modes if f"{mode}:" not in entry.text.replace(" (the default)", "")
+    ] == []

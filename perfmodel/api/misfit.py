@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from perfmodel import engines
 from perfmodel.api import header
 from perfmodel.api.all_gpus import FLAG, table_of_all
 from perfmodel.api.offload import host_needs
@@ -66,6 +67,12 @@ def explain(session: Session, table: Table, answer: Answer, *, all_gpus: bool = 
     )
     changes = (*fewer, *_by_option(session, table), *(() if fewer else _by_gpus(session)))
     changes = tuple(sorted(changes, key=lambda change: change.fit_status == TIGHT))
+    if not changes:
+        engine = engines.TITLES.get(session.engine.name, session.engine.name)
+        notes.append(
+            f"No offload that {engine} has and no number of these GPUs up to {MORE_GPUS[-1]} makes "
+            "it fit; --engine any asks the other engines that have the model."
+        )
     problem = Problem("memory", message, field="--gpus", suggestions=_to_type(changes))
     return answer.model_copy(
         update={

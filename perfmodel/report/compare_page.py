@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfmodel.report import words
-from perfmodel.report.answer import CompareAnswer, CompareRow, Prediction, StagesMs
+from perfmodel.report.answer import CompareAnswer, CompareRow, Prediction, ProblemInfo, StagesMs
 from perfmodel.report.header import add_cite, add_header, is_image
 from perfmodel.report.page import Column, Page
 from perfmodel.report.stage_columns import time_columns, waiting_columns
@@ -29,10 +29,16 @@ def compare_page(answer: CompareAnswer, seconds: float | None = None) -> Page:
     for row in answer.rows:
         case = ", ".join(f"{key}={value}" for key, value in row.values.items())
         for problem in row.problems:
-            page.paragraph(f"{case}: {problem.line()}", indent=2)
+            fits = f" Try {problem.suggestions[0]}." if _misses(row, problem) else ""
+            page.paragraph(f"{case}: {problem.line()}{fits}", indent=2)
     page.blank()
     add_cite(page, answer, seconds)
     return page
+
+
+def _misses(row: CompareRow, problem: ProblemInfo) -> bool:
+    """Whether memory is what is missing, and something would fit."""
+    return row.status == "does_not_fit" and bool(problem.suggestions)
 
 
 def compare_columns(rows: Sequence[CompareRow], file: str = "MP4") -> list[Column]:
