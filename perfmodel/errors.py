@@ -35,6 +35,16 @@ class Problem:
         return f"{self.severity}[{self.rule_id}]: {self.message}"
 
 
+def needs(what: str, package: str, extra: str) -> str:
+    """What is missing and how it comes: perfmodel is on no index, its extras are in its source."""
+    return f"{what} needs {package}: {install(extra)}"
+
+
+def install(extra: str) -> str:
+    """The command that adds an extra of `pyproject.toml`."""
+    return f"pip install '.[{extra}]' in the folder of perfmodel's source"
+
+
 class PerfmodelError(Exception):
     """Base of all errors that perfmodel raises on purpose.
 

@@ -174,5 +174,5 @@ def test_a_clip_is_encoded_until_the_median_holds(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(Unsupported, match="no encoder no_such_encoder"):
         media.measure(case, 0.01)
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(Unsupported, match="pip install av"):
+    with pytest.raises(Unsupported, match="needs PyAV: pip install"):
         media.measure(case, 0.01)

@@ -95,3 +95,18 @@ def test_what_show_prints_agrees_with_its_schema(
     jsonschema.validate(answer, schema("show"))
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**answer, "flops": None}, schema("show"))
+
+
+def test_an_import_creates_the_folder_that_it_writes_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PERFMODEL_PATH", str(tmp_path / "mine"))
+    code, _, said = run(capsys, "import", str(tmp_path / "nothing"))
+    assert code == 2
+    assert "is not a folder; it lists" not in said
+    assert (tmp_path / "mine" / "models").is_dir()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PERFMODEL_PATH", str(tmp_path / "file" / "mine"))
+    code, _, said = run(capsys, "import", str(tmp_path / "nothing"))
+    assert code == 2
+    assert "cannot be created" in said

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import perfmodel
 from perfmodel.cli.app import run
 from perfmodel.engines import engine
 from perfmodel.errors import BadInput
@@ -179,3 +181,12 @@ def test_a_value_that_typer_refuses_is_named(argv, line, capsys, tmp_path, monke
     assert run(argv) == 2
     (found,) = refusals(capsys)
     assert found.startswith(line)
+
+
+def test_extras_are_installed_from_the_source():
+    """perfmodel is on no index: no text tells to install it from there."""
+    root = Path(perfmodel.__file__).parent
+    texts = [*root.rglob("*.py"), *root.parent.glob("*.md"), *root.parent.glob("*/*.md")]
+    for path in texts:
+        text = path.read_text()
+        assert not re.search(r"pip install '?perfmodel\b", text), path

@@ -307,3 +307,13 @@ def test_the_page_gives_the_whole_reason_of_its_worst_rows():
     assert f"#1, #3, likely reason: {reasons[0]}" in page
     assert f"#2, #4, likely reason: {reasons[1]}" in page
     assert all(row.id in page for row in rows)
+
+
+def test_no_usable_row_is_bad_input(tmp_path, capsys):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"id": "a", "engine": "none", "model": "m"}\n')
+    assert typed(["validate", str(path)]) == 2
+    assert "no record can be predicted (1: GPU unknown)" in capsys.readouterr().err
+    path.write_text("{\n")
+    assert typed(["validate", str(path)]) == 2
+    assert "none is readable" in capsys.readouterr().err

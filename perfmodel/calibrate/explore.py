@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.cost.fits import Parameter
-from perfmodel.errors import BadInput, Problem
+from perfmodel.errors import BadInput, Problem, needs
 
 if TYPE_CHECKING:
     import optuna
@@ -136,7 +136,7 @@ def _sampler(options: Options) -> Any:
             raise BadInput(
                 Problem(
                     "sampler",
-                    "--sampler cmaes needs the package cmaes: pip install perfmodel[cmaes]",
+                    needs("--sampler cmaes", "the package cmaes", "cmaes"),
                     field="--sampler",
                     value="cmaes",
                     legal_values=("tpe", "cmaes"),

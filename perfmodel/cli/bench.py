@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perfmodel.cli.streams import put, say, warn
-from perfmodel.errors import BadInput, MissingData, Problem
+from perfmodel.errors import BadInput, MissingData, Problem, needs
 from perfmodel.files import as_word
 
 if TYPE_CHECKING:
@@ -133,8 +133,7 @@ def _check(preset: str, compiled: str, for_model: str | None, gpus: str | None) 
         )
         problems.append(Problem("bench-for", message, field="--for", value=for_model))
     if find_spec("torch") is None:
-        message = "bench needs torch; install it with: pip install 'perfmodel[bench]'"
-        problems.append(Problem("bench-torch", message))
+        problems.append(Problem("bench-torch", needs("bench", "torch", "bench")))
     if problems:
         raise BadInput(*problems)
 

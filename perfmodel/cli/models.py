@@ -85,8 +85,9 @@ def import_model(
 def _import(path: Path, out: Path | None) -> dict[str, Any]:
     from perfmodel.spec.workload import Workload
     from perfmodel.stages.imports.directory import read_directory
-    from perfmodel.stages.imports.write import write_model
+    from perfmodel.stages.imports.write import prepare_folder, write_model
 
+    prepare_folder(out)
     imported = read_directory(path)
     model = imported.model
     written = write_model(model, out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 ROW_RULES = ("records-row", "records-duplicate")
 """Rules with a warning a row, of which only the first are shown."""
+
+REASONS = 4
+"""Reasons that one line lists."""
 
 READS = "run records (JSONL), or folders and files of microbenchmark CSV (with --device)"
 
@@ -144,7 +148,13 @@ def _runs(
         put(answer.model_dump_json() + "\n", out)
     else:
         put(render_text(validate_page(answer), page_columns(out)), out)
-    return _exit_code({name: found.mape for name, found in answer.metrics.items()}, limits)
+    missed = _exit_code({name: found.mape for name, found in answer.metrics.items()}, limits)
+    if answer.predicted:
+        return missed
+    kinds = Counter(row.reason for row in answer.skipped).most_common(REASONS)
+    why = "; ".join(f"{count}: {reason}" for reason, count in kinds) or "none is readable"
+    warn([Problem("records", f"no record can be predicted ({why})", field="RECORDS")])
+    return missed or BadInput.exit_code
 
 
 def _exit_code(means: Mapping[str, float], limits: Mapping[str, float]) -> int:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from perfmodel.cli.given import Given
-from perfmodel.errors import BadInput, Problem
+from perfmodel.errors import BadInput, Problem, needs
 from perfmodel.units import S_PER_MINUTE
 
 BUILT_DTYPES = ("bf16", "fp16")
@@ -68,8 +68,7 @@ def live(given: Given) -> int:
 def _refused(given: Given) -> list[Problem]:
     found = []
     if find_spec("torch") is None:
-        message = "--live needs torch; install it with: pip install 'perfmodel[bench]'"
-        found.append(Problem("live-torch", message, "--live"))
+        found.append(Problem("live-torch", needs("--live", "torch", "bench"), "--live"))
     for flag in ("gpus", "system"):
         if given.text(flag) not in (None, "here"):
             message = f"--live predicts and measures the devices here; leave out --{flag}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfmodel.errors import BadInput, Problem
+from perfmodel.errors import BadInput, Problem, needs
 from perfmodel.report.validate_answer import RecordDetail, ValidateAnswer
 from perfmodel.spec.record import END_TO_END_KEYS
 from perfmodel.units import MS_PER_S
@@ -23,9 +23,7 @@ def scatter(answer: ValidateAnswer, path: Path) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise BadInput(
-            Problem("plot", "--plot needs matplotlib; try pip install 'perfmodel[plot]'")
-        ) from None
+        raise BadInput(Problem("plot", needs("--plot", "matplotlib", "plot"))) from None
     figure = Figure(figsize=(7, 7))
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

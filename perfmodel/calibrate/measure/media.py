@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from perfmodel.calibrate.cases import MediaCase
 from perfmodel.calibrate.measure.device import Unsupported
 from perfmodel.calibrate.measure.timing import Timing, repeat
+from perfmodel.errors import needs
 
 Frames = Sequence[NDArray[np.uint8]]
 
@@ -32,7 +33,7 @@ def measure(case: MediaCase, budget_s: float) -> Timing:
     try:
         av = importlib.import_module("av")
     except ImportError:
-        raise Unsupported("PyAV is not installed (pip install av)") from None
+        raise Unsupported(needs("an MP4 encode", "PyAV", "bench")) from None
     if case.kernel not in av.codecs_available:
         raise Unsupported(f"this build of PyAV has no encoder {case.kernel}")
     frames = moving_texture(case.width, case.height, case.frames)

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.errors import BadInput
+from perfmodel.errors import BadInput, install
 from perfmodel.stages.imports.read import Config, refuse
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 LIBRARY = "diffusers"
 NEEDED = ("torch", LIBRARY)
-INSTALL = "pip install 'perfmodel[trace]'"
 NEAREST = 2
 GUIDE = "see models/README.md"
 
@@ -45,7 +44,7 @@ def library_class(config: Config, known: Mapping[str, Any]) -> tuple[type, str]:
     """
     missing = [name for name in NEEDED if not _is_installed(name)]
     if missing:
-        why = f"; with {' and '.join(missing)} installed it can be traced: {INSTALL}"
+        why = f"; with {' and '.join(missing)} installed it can be traced: {install('trace')}"
         raise unknown_class(config, known, why)
     try:
         with quiet():

@@ -14,6 +14,28 @@ from perfmodel.spec.model import ModelSpec
 LINE = 100
 
 
+def prepare_folder(out: Path | None) -> None:
+    """Create the first folder of PERFMODEL_PATH where a model file is to go there.
+
+    Raises:
+        BadInput: it cannot be created.
+    """
+    own = _own_folders()
+    if out is not None or not own:
+        return
+    folder = Path(own[0]).expanduser() / "models"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"{folder}, of {PATH_VARIABLE}, cannot be created: {error.strerror}"
+        raise BadInput(Problem("models-import", message, field=PATH_VARIABLE)) from None
+
+
+def _own_folders() -> list[str]:
+    parts = os.environ.get(PATH_VARIABLE, "").split(os.pathsep)
+    return [part for part in parts if part.strip()]
+
+
 def write_model(model: ModelSpec, out: Path | None) -> Path:
     """Write the file of a model.
 
@@ -43,7 +65,7 @@ def model_text(model: ModelSpec) -> str:
 def _target(model: ModelSpec, out: Path | None) -> Path:
     if out is not None:
         return out if out.suffix in (".yaml", ".yml") else out / f"{model.slug}.yaml"
-    own = [folder for folder in os.environ.get(PATH_VARIABLE, "").split(os.pathsep) if folder]
+    own = _own_folders()
     if not own:
         raise BadInput(
             Problem(
@@ -53,4 +75,4 @@ def _target(model: ModelSpec, out: Path | None) -> Path:
                 suggestions=(f"--out {model.slug}.yaml",),
             )
         )
-    return Path(own[0]) / "models" / f"{model.slug}.yaml"
+    return Path(own[0]).expanduser() / "models" / f"{model.slug}.yaml"
