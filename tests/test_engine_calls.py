@@ -21,6 +21,7 @@ from perfmodel.engines.vllm_omni import commands as vllm
 from perfmodel.engines.xdit import commands as xdit
 from perfmodel.spec.parallel import ParallelConfig
 from perfmodel.spec.workload import Options, Workload
+from perfmodel.stages import wan
 
 _COMMON = "prompt height width num_inference_steps guidance_scale generator"
 _VIDEO = f"{_COMMON} num_frames negative_prompt"
@@ -221,3 +222,30 @@ def test_xdit_divides_branches_of_the_models_that_say_so(slug, task, legal) -> N
     rules = engine("xdit").rules()
     found = problems(rules, context("xdit", slug, task), ParallelConfig(cfg=2))
     assert (not [problem for problem in found if problem.severity == "error"]) == legal
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "split"),
+    [
+        # 40 steps, boundary 0.875: 26 of high noise at shift 12, 17 at shift 5.
+        ("wan-official", "--sample_shift 12", (26, 14)),
+        ("sglang-diffusion", "flow_shift=12", (26, 14)),
+        ("xdit", "--flow_shift 12", (26, 14)),
+        ("vllm-omni", "flow_shift=5", (17, 23)),
+    ],
+)
+def test_experts_change_where_the_engine_changes_them(name, flag, split) -> None:
+    session = open_session(Workload(model="wan2.2-t2v-a14b"), "4xH100", engine=name)
+    texts = engine(name).commands(session.context, ParallelConfig(), 1.0)
+    assert flag in texts.request
+    assert wan.experts(session.model, session.job.shape, session.behaviour.traits) == split
+
+
+def test_generate_py_says_what_its_own_guidance_would_be() -> None:
+    texts = engine("wan-official").commands(
+        context("wan-official", "wan2.2-t2v-a14b"), ParallelConfig(), 1.0
+    )
+    assert "its own guidance runs: 4 on the high-noise and 3 on the low-noise" in texts.request
+    same = context("wan-official", "wan2.2-ti2v-5b", guidance=5.0)
+    texts = engine("wan-official").commands(same, ParallelConfig(), 1.0)
+    assert "its own guidance" not in texts.request

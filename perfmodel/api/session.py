@@ -220,7 +220,7 @@ def _context(
         fps=shape.fps,
         steps=shape.request_steps,
         outputs=int(shape.batch),
-        flow_shift=task.flow_shift,
+        flow_shift=behaviour.traits.flow_shift or task.flow_shift,
         input_images=(workload.input_images or 1) if task.condition in ("image", "clip") else 0,
         num_gpus=system.num_gpus,
         nodes=system.nodes,

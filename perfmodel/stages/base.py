@@ -25,6 +25,7 @@ class Traits:
         frame_rounding: ``up`` to 4k+1, ``floor`` to F//4*4+1 ; None: the family's own rule.
         vae_fast_path: off, lossless or channels_last.
         boundary_ratio: expert boundary the engine uses where the request names none.
+        flow_shift: shift of its schedule likewise; None: the catalogue's.
         valid_text_only: text is cut to its real tokens before the blocks (HunyuanVideo-1.5);
             else every padded slot runs through them, masked.
         ragged_attention: a masked attention gathers the real tokens, runs a kernel of ragged
@@ -58,6 +59,7 @@ class Traits:
     frame_rounding: str | None = None
     vae_fast_path: str = "off"
     boundary_ratio: float | None = None
+    flow_shift: float | None = None
     valid_text_only: bool = False
     ragged_attention: bool = False
     fused_torch_norms: bool = False

@@ -61,13 +61,14 @@ def shape_columns(model: ModelSpec, base: Shape, width: Ints, height: Ints, fram
 def experts(model: ModelSpec, shape: Shape, traits: Traits) -> tuple[int, int]:
     """Steps that the high-noise and the low-noise transformer run.
 
-    The engine's boundary wins over the checkpoint's, as vLLM-Omni does not read the latter.
+    The engine's boundary and shift win over the checkpoint's: vLLM-Omni does not read these.
     """
+    shift = traits.flow_shift or model.tasks[shape.task].flow_shift
     boundary = traits.boundary_ratio or model.expert_boundary
     steps = int(shape.steps)
     if model.experts == 1 or boundary is None:
         return steps, 0
-    return expert_steps(steps, model.tasks[shape.task].flow_shift, boundary)
+    return expert_steps(steps, shift, boundary)
 
 
 def components(model: ModelSpec) -> tuple[Component, ...]:

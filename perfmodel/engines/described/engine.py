@@ -225,6 +225,7 @@ def _with_model(base: Behaviour, found: ModelFacts, *, fused_torch_norms: bool) 
             frame_rounding=found.rounding,
             vae_fast_path=options.vae_fast_path or "off",
             boundary_ratio=found.boundary_ratio,
+            flow_shift=found.flow_shift,
             text_split=found.text_split,
             sound_reads=found.sound_reads,
             fused_torch_norms=fused_torch_norms,

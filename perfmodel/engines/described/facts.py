@@ -48,6 +48,7 @@ class ModelFacts:
         modulation_per_frame: modulation is projected once a frame, not for each token.
         closing_steps: steps on the clean result after the last.
         boundary_ratio: expert boundary that wins over the checkpoint's.
+        flow_shift: shift of the schedule, where the engine's own differs from the catalogue's.
         text_split: sequence parallelism divides the text of a joint attention too.
         sound_reads: how sound reads the divided video (see `Traits`).
         valid_text_only: padded text is cut, or runs unmasked, in models that would mask it.
@@ -83,6 +84,7 @@ class ModelFacts:
     compiled: bool = False
     offload_modes: tuple[str, ...] = ("none",)
     boundary_ratio: float | None = None
+    flow_shift: float | None = None
     modulation_per_frame: bool = False
     closing_steps: int = 0
     text_split: bool = False

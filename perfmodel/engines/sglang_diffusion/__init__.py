@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dataclasses import replace
 
 from perfmodel.engines.base import Residency
@@ -60,6 +62,12 @@ def _wan_vae(pipeline: str, residency: Residency = _AUTO, **facts: object) -> Mo
     return _model(pipeline, residency, **facts)
 
 
+_WAN22: dict[str, Any] = {
+    "text_bits": 32,
+    "vae_bits": 32,
+    "encode_bits": 32,
+    "encode_mode": "band",
+}
 # Precisions: configs/pipeline_configs/*.py (vae_decode_precision, text_encoder_precisions).
 FACTS = Facts(
     name="sglang-diffusion",
@@ -79,12 +87,9 @@ FACTS = Facts(
     models=(
         # Its stages read the timestep of each step and the clip on the host.
         (r"cosmos3", _wan_vae("Cosmos3Pipeline", runs_ahead=False)),
-        (
-            r"(wan2\.2|fastwan2\.2)",
-            _wan_vae(
-                "WanPipeline-2.2", text_bits=32, vae_bits=32, encode_bits=32, encode_mode="band"
-            ),
-        ),
+        # pipeline_configs/wan.py Wan2_2_T2V_A14B_Config: flow_shift 12, as in Wan's own code.
+        (r"wan2\.2-t2v", _wan_vae("WanPipeline-2.2", flow_shift=12.0, **_WAN22)),
+        (r"(wan2\.2|fastwan2\.2)", _wan_vae("WanPipeline-2.2", **_WAN22)),
         (
             r"(wan(?!.*vace)|fastwan)",
             _wan_vae("WanPipeline", text_bits=32, encode_bits=32, encode_mode="band"),

@@ -15,11 +15,14 @@ from perfmodel.engines.wan_official.rules import RULES
 _AXES = frozenset({"ulysses", "hsdp"})
 
 
-def _facts(pipeline: str, axes: frozenset[str] = _AXES) -> ModelFacts:
+def _facts(
+    pipeline: str, axes: frozenset[str] = _AXES, flow_shift: float | None = None
+) -> ModelFacts:
     """Eager modules under autocast; the VAE computes in fp32, whole, on rank 0."""
     return ModelFacts(
         pipeline=pipeline,
         axes=axes,
+        flow_shift=flow_shift,
         vae_bits=32,
         encode_bits=32,
         tiles_vae=False,
@@ -35,7 +38,8 @@ FACTS = Facts(
     models=(
         (r"wan2\.2-ti2v", _facts("WanTI2V")),
         (r"wan2\.2-i2v", _facts("WanI2V")),
-        (r"wan2\.2-t2v", _facts("WanT2V")),
+        # wan/configs/wan_t2v_A14B.py: sample_shift 12, where the others have 5.
+        (r"wan2\.2-t2v", _facts("WanT2V", flow_shift=12.0)),
         (r"wan2\.1-i2v", _facts("WanI2V-2.1", _AXES | {"ring"})),
         (r"wan2\.1-t2v", _facts("WanT2V-2.1", _AXES | {"ring"})),
     ),

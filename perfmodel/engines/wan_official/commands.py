@@ -29,6 +29,16 @@ _TASKS = {
 }
 
 
+_OWN_GUIDANCE = {
+    "wan2.2-t2v-a14b": "4 on the high-noise and 3 on the low-noise transformer",
+    "wan2.2-i2v-a14b": "3.5",
+    "wan2.2-ti2v-5b": "5",
+    "wan2.1-t2v-1.3b": "5",
+    "wan2.1-t2v-14b": "5",
+}
+"""``sample_guide_scale`` of ``wan/configs``, where it is not the catalogue's."""
+
+
 @cache
 def known_flags() -> dict[str, dict[str, Any]]:
     """Flags of ``generate.py``, by spelling."""
@@ -66,7 +76,11 @@ def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands
     del predicted_s
     argv = launcher(words(ctx, config), config.world_size // config.dp)
     note = f"checkpoint: https://huggingface.co/{ctx.hf_id.removesuffix('-Diffusers')}"
-    return without_server(ctx, config, argv, notes=[note, *not_set(ctx, attention=False)])
+    notes = [note, *not_set(ctx, attention=False)]
+    own = _OWN_GUIDANCE.get(ctx.model_id, f"{ctx.guidance:g}")
+    if own != f"{ctx.guidance:g}":
+        notes.append(f"without --sample_guide_scale its own guidance runs: {own}")
+    return without_server(ctx, config, argv, notes=notes)
 
 
 def read_launch(argv: Sequence[str]) -> Launch:

@@ -58,6 +58,8 @@ FACTS = Facts(
         ),
         (r"wan.*i2v", _model("xFuserWanImageToVideoPipeline", encode_mode="band")),
         (r"wan.*vace", _model("xFuserWanVACEPipeline", _NO_GUIDANCE, encode_mode="band")),
+        # runner_models/wan.py xFuserWan21T2VModel: flow_shift 12, as in Wan's own code.
+        (r"wan2\.2-t2v", _model("xFuserWanPipeline", encode_mode="band", flow_shift=12.0)),
         (r"wan", _model("xFuserWanPipeline", encode_mode="band")),
         (
             r"hunyuanvideo-?1\.5",
