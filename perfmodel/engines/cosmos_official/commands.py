@@ -8,6 +8,7 @@ from dataclasses import replace
 from perfmodel.engines.base import Commands, Context, Launch
 from perfmodel.engines.described.commands import (
     PROMPT,
+    hosts_of,
     is_image,
     launcher,
     not_here,
@@ -72,7 +73,8 @@ def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands
     if not ctx.behaviour.options.guardrails:
         words.append("--disable_guardrail")
     words += ["--disable_prompt_refiner", "--save_path", output_name(ctx)]
-    return without_server(ctx, config, launcher(words, ranks), notes=not_set(ctx, attention=False))
+    argv = launcher(words, ranks, hosts_of(ctx, ranks))
+    return without_server(ctx, config, argv, notes=not_set(ctx, attention=False))
 
 
 def read_launch(argv: Sequence[str]) -> Launch:

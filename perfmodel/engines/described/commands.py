@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from math import ceil
 from pathlib import Path
 from shlex import quote
 
@@ -21,16 +22,44 @@ def output_name(ctx: Context) -> str:
     return "output.png" if is_image(ctx) else "output.mp4"
 
 
-def launcher(program: Sequence[str], world: int) -> list[str]:
-    """``python3 PROGRAM``, or ``torchrun`` over `world` processes of one host."""
+NODE_RANK, FIRST_HOST = "$NODE_RANK", "$MASTER_ADDR"
+"""Variables of the shell that tell the hosts of a run apart."""
+
+
+def hosts_of(ctx: Context, ranks: int) -> int:
+    """Hosts that `ranks` processes span, as many on each where that can be."""
+    if ctx.nodes == 1 or ranks <= ctx.gpus_per_node:
+        return 1
+    least = ceil(ranks / ctx.gpus_per_node)
+    return next((hosts for hosts in range(least, ctx.nodes + 1) if ranks % hosts == 0), least)
+
+
+def hosts_note(hosts: int) -> list[str]:
+    """A line on where to start a command that spans several hosts."""
+    if hosts == 1:
+        return []
+    return [
+        f"start it on each of {hosts} hosts, with NODE_RANK=0 to {hosts - 1} and MASTER_ADDR the "
+        "address of the first"
+    ]
+
+
+def launcher(program: Sequence[str], world: int, hosts: int = 1) -> list[str]:
+    """``python3 PROGRAM``, or ``torchrun`` over `world` processes of `hosts` hosts."""
     if world == 1:
         return ["python3", *program]
-    return ["torchrun", f"--nproc_per_node={world}", *program]
+    nodes = []
+    if hosts > 1:
+        nodes = [f"--nnodes={hosts}", f"--node_rank={NODE_RANK}", f"--master_addr={FIRST_HOST}"]
+    return ["torchrun", *nodes, f"--nproc_per_node={ceil(world / hosts)}", *program]
 
 
 def shell(words: Sequence[str]) -> str:
-    """Words as a shell line."""
-    return " ".join(quote(word) for word in words)
+    """Words as a shell line; the variables that tell hosts apart are left to the shell."""
+    variables = (NODE_RANK, FIRST_HOST)
+    return " ".join(
+        f'"{word}"' if any(name in word for name in variables) else quote(word) for word in words
+    )
 
 
 def benchmark(ctx: Context, config: ParallelConfig, argv: Sequence[str], timings: str = "") -> str:
@@ -84,7 +113,8 @@ def without_server(
 ) -> Commands:
     """Commands of an engine that loads the model for one run."""
     few = outputs_note(ctx, 1, "the program is started for one")
-    lines = [f"# {note}" for note in (*notes, *few)]
+    hosts = hosts_note(hosts_of(ctx, config.world_size // config.dp))
+    lines = [f"# {note}" for note in (*notes, *few, *hosts)]
     if config.dp > 1:
         lines.append(f"# {config.dp} replicas: start it {config.dp} times, each on its own devices")
     run = "\n".join([*lines, shell(argv)])
@@ -92,7 +122,7 @@ def without_server(
     return Commands(
         serve=f"# no server: this loads the model and runs one request\n{run}",
         request=run,
-        benchmark="\n".join([*(f"# {note}" for note in few), measured]),
+        benchmark="\n".join([*(f"# {note}" for note in (*few, *hosts)), measured]),
     )
 
 
@@ -102,8 +132,12 @@ def not_here(note: str) -> Commands:
 
 
 __all__ = [
+    "FIRST_HOST",
+    "NODE_RANK",
     "PROMPT",
     "benchmark",
+    "hosts_note",
+    "hosts_of",
     "is_image",
     "launcher",
     "not_here",

@@ -76,7 +76,8 @@ def read(grammar: Grammar, argv: Sequence[str]) -> Launch:
         raise BadInput(*problems)
     if grammar.settle:
         grammar.settle(degrees, model or path, request)
-    gpus = degrees.pop("num_gpus", None) or _processes(grammar, words)
+    hosts = degrees.pop("hosts", 1)
+    gpus = degrees.pop("num_gpus", 0) * hosts or _processes(grammar, words)
     parallel = _parallel(degrees, gpus)
     check_ranks(parallel)
     return Launch(

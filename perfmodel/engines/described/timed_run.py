@@ -6,6 +6,7 @@ the program writes about itself ("" when only the whole process is timed, its st
 
 import datetime
 import json
+import os
 import subprocess
 import sys
 import time
@@ -28,7 +29,9 @@ def main() -> int:
     job = json.loads(sys.argv[1])
     for number in range(job["repeats"]):
         start = time.perf_counter()
-        code = subprocess.run(job["argv"], check=False).returncode
+        # Flags may name variables that tell the hosts of a run apart.
+        argv = [os.path.expandvars(w) if w.startswith("--") else w for w in job["argv"]]
+        code = subprocess.run(argv, check=False).returncode
         wall_ms = (time.perf_counter() - start) * MS_PER_S
         measured = {"process": wall_ms}
         inside = timings_s(job["timings"])

@@ -9,6 +9,7 @@ from perfmodel.engines import guidance
 from perfmodel.engines.base import Commands, Context, Launch
 from perfmodel.engines.described.commands import (
     PROMPT,
+    hosts_of,
     is_image,
     launcher,
     not_here,
@@ -238,7 +239,8 @@ def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands
     if not call_of(ctx).pipeline:
         return not_here(f"{ctx.model} runs as modular blocks (ModularPipeline): see its guide")
     name = "run_diffusers.py"
-    argv = launcher([name], config.world_size // config.dp)
+    ranks = config.world_size // config.dp
+    argv = launcher([name], ranks, hosts_of(ctx, ranks))
     notes = not_set(ctx, ("fp16", "fp8cast", *_QUANTISED))
     texts = without_server(ctx, config, argv, timings=TIMINGS, notes=notes)
     write = f"cat > {name} <<'END_OF_PROGRAM'\n{program(ctx, config)}\nEND_OF_PROGRAM"

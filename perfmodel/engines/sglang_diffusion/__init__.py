@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dataclasses import replace
+from typing import Any
 
 from perfmodel.engines.base import Residency
 from perfmodel.engines.described.attention import (

@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Any
 from perfmodel.engines import guidance
 from perfmodel.engines.base import Commands, Context, Launch
 from perfmodel.engines.described.commands import (
+    FIRST_HOST,
+    NODE_RANK,
     PROMPT,
     REPEATS,
+    hosts_note,
+    hosts_of,
     is_image,
     not_set,
     output_name,
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
     from perfmodel.spec.model import ModelSpec
 
 PORT = 30000
+MEETING_PORT = 29500
+"""Of the first host, where all processes meet: ``--dist-init-addr``."""
 POLL_S = 0.2
 BACKENDS = {
     "FLASH_ATTN": "fa",
@@ -56,7 +62,9 @@ def _serve(ctx: Context, config: ParallelConfig) -> str:
     With ``--dp-size`` above 1 the mesh of the shards would span the replicas:
     ``server_args.py _adjust_offload``.
     """
-    notes = [f"# {note}" for note in not_set(ctx, ("fp16", *QUANTISED))]
+    world = config.world_size if config.hsdp == 1 else config.world_size // config.dp
+    hosts = hosts_note(hosts_of(ctx, world))
+    notes = [f"# {note}" for note in (*not_set(ctx, ("fp16", *QUANTISED)), *hosts)]
     if config.dp == 1 or config.hsdp == 1:
         return "\n".join([*notes, shell(serve_words(ctx, config))])
     one = replace(config, dp=1)
@@ -72,6 +80,7 @@ def serve_words(ctx: Context, config: ParallelConfig, port: int = PORT) -> list[
     options = ctx.behaviour.options
     found = ["sglang", "serve", "--model-path", ctx.hf_id or ctx.model_id]
     found += ["--num-gpus", str(config.world_size), *_degree_words(config)]
+    found += _host_words(hosts_of(ctx, config.world_size))
     if config.world_size > 1:
         found += ["--vae-config.use-parallel-decode", str(config.vae_patch > 1).lower()]
     if config.vae_tiling:
@@ -92,6 +101,14 @@ def serve_words(ctx: Context, config: ParallelConfig, port: int = PORT) -> list[
     elif options.offload == "text-encoder":
         found += ["--dit-cpu-offload", "false", "--text-encoder-cpu-offload", "true"]
     return [*found, "--port", str(port)]
+
+
+def _host_words(hosts: int) -> list[str]:
+    """What tells the hosts of a server apart; only the first one answers requests."""
+    if hosts == 1:
+        return []
+    meeting = f"--dist-init-addr={FIRST_HOST}:{MEETING_PORT}"
+    return ["--nnodes", str(hosts), f"--node-rank={NODE_RANK}", meeting]
 
 
 def _attention(ctx: Context) -> str:

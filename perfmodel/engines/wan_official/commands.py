@@ -11,6 +11,7 @@ from typing import Any
 from perfmodel.engines.base import Commands, Context, Launch
 from perfmodel.engines.described.commands import (
     PROMPT,
+    hosts_of,
     launcher,
     not_set,
     output_name,
@@ -74,7 +75,8 @@ def words(ctx: Context, config: ParallelConfig) -> list[str]:
 def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands:
     """Commands of one run of ``generate.py``."""
     del predicted_s
-    argv = launcher(words(ctx, config), config.world_size // config.dp)
+    ranks = config.world_size // config.dp
+    argv = launcher(words(ctx, config), ranks, hosts_of(ctx, ranks))
     note = f"checkpoint: https://huggingface.co/{ctx.hf_id.removesuffix('-Diffusers')}"
     notes = [note, *not_set(ctx, attention=False)]
     own = _OWN_GUIDANCE.get(ctx.model_id, f"{ctx.guidance:g}")

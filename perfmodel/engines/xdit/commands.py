@@ -11,12 +11,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from perfmodel.engines import guidance
 from perfmodel.engines.base import Commands, Context, Launch
-from perfmodel.engines.described.commands import PROMPT, is_image, not_set, without_server
+from perfmodel.engines.described.commands import (
+    FIRST_HOST,
+    NODE_RANK,
+    PROMPT,
+    hosts_of,
+    is_image,
+    not_set,
+    without_server,
+)
 from perfmodel.engines.described.launch import Grammar, read
 from perfmodel.spec.parallel import ParallelConfig
 
@@ -60,7 +69,7 @@ def known_flags() -> dict[str, dict[str, Any]]:
 
 def words(ctx: Context, config: ParallelConfig, iterations: int = 1) -> list[str]:
     """``xdit`` and its flags."""
-    found = ["xdit", "--model", ctx.hf_id or ctx.model_id]
+    found = ["xdit", *_hosts(ctx, config), "--model", ctx.hf_id or ctx.model_id]
     for flag, key in _DEGREES.items():
         if getattr(config, key) > 1:
             found += [flag, str(getattr(config, key))]
@@ -75,6 +84,16 @@ def words(ctx: Context, config: ParallelConfig, iterations: int = 1) -> list[str
     if ctx.behaviour.attention_explicit:
         found += ["--attention_backend", _attention(ctx)]
     return found + _options(ctx) + _request(ctx) + ["--num_iterations", str(iterations)]
+
+
+def _hosts(ctx: Context, config: ParallelConfig) -> list[str]:
+    """What the program hands to torchrun; on one host it counts the processes itself."""
+    hosts = hosts_of(ctx, config.world_size)
+    if hosts == 1:
+        return []
+    each = ceil(config.world_size / hosts)
+    nodes = [f"--nnodes={hosts}", f"--node_rank={NODE_RANK}", f"--master_addr={FIRST_HOST}"]
+    return [*nodes, f"--nproc_per_node={each}"]
 
 
 def _attention(ctx: Context) -> str:
@@ -152,6 +171,7 @@ def read_launch(argv: Sequence[str]) -> Launch:
         degrees={
             **_DEGREES,
             "--nproc_per_node": "num_gpus",
+            "--nnodes": "hosts",
         },
         texts={
             "--cache_method": ("cache_method", {v: k for k, v in _CACHES.items()}),
