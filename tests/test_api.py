@@ -259,3 +259,23 @@ def test_compare_keeps_the_order_and_measures_against_the_first():
     assert compared.rows[0].vs_first_pct == 0.0
     assert compared.rows[1].vs_first_pct > 0
     json.loads(compared.model_dump_json())
+
+
+def test_compare_cites_every_fit_and_heads_only_what_is_common():
+    answered = [
+        ({"gpus": name}, api.recommend(Workload(frames=93), catalog.parse_gpus(f"4x{name}")))
+        for name in ("b300-sxm", "h200-sxm")
+    ]
+    compared = api.compare(answered)
+    fits = [document.provenance["fit"] for _, document in answered]
+    assert compared.provenance["fit"] == " + ".join(fits)
+    assert compared.provenance["rules"] == answered[0][1].provenance["rules"]
+    assert compared.system is None
+    options = [document.engine.options for _, document in answered]
+    assert options[0]["attention_backend"] != options[1]["attention_backend"]
+    assert "attention_backend" not in compared.engine.options
+    assert compared.engine.options["dtype"] == "bf16"
+    same = api.compare([({"frames": "93"}, answered[0][1])] * 2)
+    assert same.system == answered[0][1].system
+    assert same.engine == answered[0][1].engine
+    assert same.provenance == answered[0][1].provenance

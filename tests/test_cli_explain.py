@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
 import report_samples as samples
 
+import perfmodel
 from perfmodel.cli.app import run
 from perfmodel.cli.explain import all_entries
 from perfmodel.engines import engine
 from perfmodel.errors import BadInput
 from perfmodel.report.glossary import explain, folded, glossary, term_entries
+from perfmodel.report.memory_page import PART_TITLES
 from perfmodel.report.words import STAGES
+from perfmodel.search.explain import AXIS_NAMES
 from perfmodel.spec.parallel import KEYS
 from perfmodel.spec.workload import Options
+from perfmodel.verify.titles import COLLECTIVES
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +147,36 @@ def test_every_warning_can_be_explained():
     entries = all_entries()
     for name in names:
         assert explain(name, entries)[0].text, name
+
+
+def test_words_of_the_pages_are_explained():
+    entries = all_entries()
+    source = Path(perfmodel.__file__).parent
+    told = "".join(path.read_text() for path in (source / "stages").glob("*.py"))
+    roundings = re.findall(r'rounding\(\s*"([a-z-]+)"', told)
+    assert "patch-padding" in roundings
+    words = [*AXIS_NAMES.values(), *PART_TITLES.values(), *COLLECTIVES.values(), *roundings]
+    words += [
+        "no-network",
+        "small kernels",
+        "layout copies",
+        "matrix products",
+        "given back if short",
+        "needed",
+    ]
+    for word in words:
+        assert explain(word, entries)[0].text, word
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("cfg2_usp2", "2 guidance branches run at once"),
+        ("usp4_vaepp4", "4 GPUs decode VAE tiles"),
+        ("cfg2_tp2_fp8", "Option fp8"),
+    ],
+)
+def test_configuration_ids_are_explained(name, says, capsys):
+    assert run(["explain", name]) == 0
+    assert says in " ".join(capsys.readouterr().out.split())
+    assert run(["explain", name + "_nothing9"]) == 2

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from perfmodel.report.answer import (
     Answer,
     CompareAnswer,
     CompareRow,
     Document,
+    EngineInfo,
     PredictAnswer,
     Prediction,
 )
@@ -42,15 +44,51 @@ def compare(answered: Sequence[tuple[Mapping[str, str], Document]]) -> CompareAn
         status="ok" if any(predictions) else answered[0][1].status,
         problems=() if any(predictions) else answered[0][1].problems,
         workload=reference.workload,
-        system=reference.system,
-        engine=reference.engine,
+        system=_common([d.system for _, d in answered if d.system]),
+        engine=_common_engine([d.engine for _, d in answered if d.engine]),
         objective=reference.objective,
-        provenance=reference.provenance,
+        provenance=_provenance([document for _, document in answered]),
         warnings=tuple(dict.fromkeys(w for _, d in answered for w in d.warnings)),
         varied=varied,
         rows=rows,
         answer_id=hashlib.sha256(ids.encode()).hexdigest()[:8],
     )
+
+
+Part = TypeVar("Part")
+
+
+def _common(parts: Sequence[Part]) -> Part | None:
+    """What all cases have; None where they differ."""
+    return parts[0] if parts and all(part == parts[0] for part in parts) else None
+
+
+def _common_engine(found: Sequence[EngineInfo]) -> EngineInfo | None:
+    """Engine and version with the options that are the same in all cases."""
+    if not found or len({(one.name, one.version) for one in found}) > 1:
+        return None
+    first = found[0]
+    same = {
+        key: value
+        for key, value in first.options.items()
+        if all(key in one.options and one.options[key] == value for one in found)
+    }
+    assumed = tuple(
+        name
+        for name in first.assumed
+        if name not in first.options or (name in same and all(name in o.assumed for o in found))
+    )
+    return first.model_copy(update={"options": same, "assumed": assumed})
+
+
+def _provenance(documents: Sequence[Document]) -> dict[str, str]:
+    """What the numbers of all cases were made from: each fit, each engine's rules."""
+    found: dict[str, list[str]] = {}
+    for document in documents:
+        for key, value in document.provenance.items():
+            if value not in found.setdefault(key, []):
+                found[key].append(value)
+    return {key: " + ".join(values) for key, values in found.items()}
 
 
 def stay_ms(prediction: Prediction) -> float | None:

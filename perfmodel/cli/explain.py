@@ -31,17 +31,35 @@ def command(
     from perfmodel.cli.output import page_columns, put_json
     from perfmodel.cli.streams import put
     from perfmodel.report.explain_page import explain_page, terms_page
-    from perfmodel.report.glossary import explain
     from perfmodel.report.tables import render_text
 
     entries = all_entries()
-    found = explain(" ".join(term), entries) if term else entries
+    found = _explained(" ".join(term), entries) if term else entries
     if as_json:
         put_json({"terms": [entry.as_dict() for entry in found]})
         return
     page = explain_page(found) if term else terms_page(found)
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     put(render_text(page, page_columns(), ascii_only=not utf8))
+
+
+def _explained(term: str, entries: list[Entry]) -> list[Entry]:
+    """Entries of a term; a configuration id, such as ``cfg2_usp2``, in words."""
+    from perfmodel.errors import BadInput
+    from perfmodel.report.glossary import Entry, explain
+    from perfmodel.search.explain import describe
+    from perfmodel.spec.parallel import KEYS, parse_parallel
+
+    try:
+        return explain(term, entries)
+    except BadInput as unknown:
+        try:
+            config, options = parse_parallel(term)
+        except BadInput:
+            raise unknown from None
+    text = describe(config) + "".join(f" Option {name}." for name in options)
+    axes = ", ".join(f"{key}={n}" for key in KEYS if (n := getattr(config, key)) > 1)
+    return [Entry(config.config_id, "id", text, formula=axes, unit="ranks a degree")]
 
 
 def all_entries() -> list[Entry]:
