@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import subprocess
 import threading
@@ -425,20 +424,3 @@ def test_flags_are_extracted_from_source():
         "--no-permute": {"same_as": "--permute"},
     }
     assert refused_of(source) == ["--a", "--x"]
-
-
-@pytest.mark.parametrize(
-    ("config", "hosts"),
-    [
-        ("cfg2_usp2", None),
-        ("usp8", None),
-        ("cfg2_usp8", 2),
-        ("cfg2_usp4_ring2_tp2_vaepp32", 4),
-        ("cfg2_usp8_ring8", 16),
-    ],
-)
-def test_a_server_spans_the_hosts_of_its_own_ranks(config, hosts):
-    ctx = context(num_gpus=1024, nodes=128, gpus_per_node=8)
-    serve = commands.render_commands(ctx, parse_parallel(config)[0], 1.0).serve
-    said = re.findall(r"spans (\d+) hosts", serve)
-    assert said == ([] if hosts is None else [str(hosts)])

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from perfmodel.api import recommend
 from perfmodel.api.session import open_session
 from perfmodel.engines import engine
 from perfmodel.engines.base import Commands
 from perfmodel.engines.described import timed_run
+from perfmodel.engines.legality import problems
 from perfmodel.spec.parallel import parse_parallel
-from perfmodel.spec.workload import Workload
+from perfmodel.spec.workload import Options, Workload
 
 MODEL = "wan2.2-t2v-a14b"
 
@@ -86,10 +88,28 @@ def test_hosts_have_as_many_ranks_each() -> None:
     assert "--nproc_per_node=6" in words
 
 
-def test_vllm_omni_says_that_it_stays_on_one_host() -> None:
-    # diffusion/executor of 0.30.0: worker processes that meet at localhost; no ray.
-    text = commands("vllm-omni", "2x8xH100", "cfg2_usp8").serve
-    assert "spans 2 hosts, and its workers are processes of one host" in text
+@pytest.mark.parametrize(
+    ("gpus", "parallel", "offload", "refused"),
+    [
+        ("2x8xH100", "cfg2_usp8", "none", True),
+        ("2x8xH100", "usp8", "none", False),
+        ("16xH100", "usp8_dp2", "none", False),  # two servers
+        ("16xH100", "usp8_dp2", "layerwise-gather", True),  # one
+        ("128x8xH100", "cfg2_usp4_ring2_tp2", "none", True),
+        ("8xH100", "cfg2_usp4", "none", False),
+    ],
+)
+def test_a_server_of_vllm_omni_is_on_one_host(gpus, parallel, offload, refused) -> None:
+    # diffusion/worker of 0.30.0: processes that meet at localhost; diffusion/executor: no ray.
+    session = open_session(Workload(model=MODEL), gpus, options=Options(offload=offload))
+    config = parse_parallel(parallel)[0]
+    found = problems(engine("vllm-omni").rules(), session.context, config)
+    assert ("one-host" in {problem.rule_id for problem in found}) == refused
+
+
+def test_what_is_recommended_over_hosts_starts() -> None:
+    answer = recommend(Workload(model=MODEL), "2x8xH100")
+    assert {row.num_gpus for row in answer.recommendations} <= set(range(1, 9))
 
 
 def test_a_benchmark_over_hosts_takes_the_variables_of_its_shell(tmp_path: Path) -> None:

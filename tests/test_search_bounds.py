@@ -85,7 +85,8 @@ def test_all_of_too_many_devices_is_one_line(capsys):
     assert "--use-all-gpus: a request is not tried on 2,048 GPUs" in line
     with pytest.raises(BadInput):
         api.recommend(pm.Workload(), "2048xH100", use_all_gpus=True)
-    used = api.recommend(pm.Workload(frames=81), "12xH100", use_all_gpus=True)
+    asked = pm.Workload(frames=81)
+    used = api.recommend(asked, "12xH100", engine="sglang-diffusion", use_all_gpus=True)
     assert {row.num_gpus for row in used.recommendations} == {12}
 
 

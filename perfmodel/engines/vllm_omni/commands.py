@@ -141,12 +141,6 @@ def _notes(ctx: Context, config: ParallelConfig) -> list[str]:
         found.append(f"# needs a checkpoint stored in {options.dtype}: the engine reads its format")
     if options.cache_skip and options.cache_method not in _CACHES:
         found.append(f"# a step cache that skips {options.cache_skip:.0%} of the steps is not set")
-    if config.world_size > ctx.gpus_per_node > 0 and ctx.nodes > 1:
-        hosts = ceil(config.world_size / ctx.gpus_per_node)
-        found.append(
-            f"# spans {hosts} hosts, and its workers are processes of one host (0.30.0, "
-            "diffusion/executor): it does not start so; smaller configurations run a replica a host"
-        )
     return found
 
 

@@ -34,6 +34,20 @@ def _world_size_problem(ctx: Context, config: ParallelConfig) -> Problem:
     return refusal("world-size", ctx, config, "cfg", clash)
 
 
+def _one_host(ctx: Context, layouts: Layouts) -> BoolColumn:
+    gathers = ctx.behaviour.options.offload == "layerwise-gather"
+    ranks = layouts.world_size // (1 if gathers else layouts.dp)
+    return mask((ctx.nodes > 1) & (ranks > ctx.gpus_per_node))
+
+
+def _one_host_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    clash = (
+        f"{config.config_id} spans hosts of {ctx.gpus_per_node} GPUs, and the workers of a server "
+        "are processes of one host"
+    )
+    return refusal("one-host", ctx, config, "ulysses", clash)
+
+
 def _cfg_branches(ctx: Context, layouts: Layouts) -> BoolColumn:
     if not ctx.behaviour.has_cfg:
         return layouts.cfg > 1
@@ -230,6 +244,15 @@ MESH_RULES: tuple[Rule, ...] = (
         violated=_world_size,
         problem=_world_size_problem,
         source=f"{_WHEEL}diffusion/data.py DiffusionParallelConfig",
+    ),
+    Rule(
+        id="one-host",
+        title="The ranks of a server are on one host; replicas may be on others.",
+        violated=_one_host,
+        problem=_one_host_problem,
+        # The same line is in the wheels of 0.14, 0.22 and 0.28.
+        source=f"{_WHEEL}diffusion/worker/diffusion_worker.py (MASTER_ADDR = localhost), "
+        "diffusion/executor/abstract.py (no ray)",
     ),
     Rule(
         id="cfg-branches",
