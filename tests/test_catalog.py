@@ -500,3 +500,27 @@ def test_a_start_reads_one_device_file_and_no_heavy_library():
 def test_all_errors_are_of_the_family():
     with pytest.raises(PerfmodelError):
         load_device("nothing like it")
+
+
+def test_a_check_says_what_a_file_leaves_open_and_what_that_costs(own, capsys):
+    data = yaml.safe_load(L4.replace("id: l4", "id: l7").replace("title: L4", "title: L7"))
+    for key in ("compute", "network", "vector_flop_per_s"):
+        data.pop(key, None)
+    data["names"] = ["NVIDIA L7"]
+    data["peak_flop_per_s"] = {"bf16": data["peak_flop_per_s"]["bf16"]}
+    data["memory"].pop("l2_bytes")
+    path = own / "hardware" / "l7.yaml"
+    path.write_text(yaml.safe_dump(data))
+    assert typed(["hardware", "check", str(path)]) == 0
+    said = capsys.readouterr().err
+    for name, cost in (
+        ("compute.multiprocessors", "exponentials go by the family's ratio"),
+        ("compute.boost_hz", "1.5 GHz"),
+        ("compute.tdp_w", "power limit"),
+        ("memory.l2_bytes", "cache"),
+        ("vector_flop_per_s", "fp32 are refused"),
+        ("network", "several hosts are refused"),
+    ):
+        assert any(name in line and cost in line for line in said.splitlines()), name
+    ask = ["recommend", "--gpus", "1xl7", "--frames", "17"]
+    assert typed([*ask, "--model", "wan2.1-t2v-1.3b", "--engine", "diffusers"]) == 4

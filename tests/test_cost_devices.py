@@ -10,6 +10,7 @@ import pytest
 from perfmodel.catalog import hardware_ids, load_device, load_fit, parse_gpus
 from perfmodel.cost import Machine, cost
 from perfmodel.cost.machine import Rates
+from perfmodel.cost.pointwise import cost_pointwise
 from perfmodel.errors import MissingData
 from perfmodel.ops import Attention, Collective, Gemm, Pointwise
 from perfmodel.spec.hardware import Device
@@ -67,6 +68,18 @@ def test_a_device_file_without_multiprocessors_is_taken_for_one_of_its_family(na
     box = Machine.build(without_units(device), Topology.of(system))
     op = Pointwise(name="p", bytes_moved=1e9, strided=True)
     assert cost(op, box).time_each_s <= cost(op, machine(name)).time_each_s
+
+
+def test_short_rows_are_free_of_blocks_where_the_multiprocessors_are_not_stated():
+    """As of a single multiprocessor, blocks would take a hundred times as long."""
+    op = Pointwise(name="norm", bytes_moved=1e9, eager_bytes=1e9, rowwise_frac=1.0, row_bytes=256.0)
+    system = parse_gpus("1xh100-sxm")
+    box = Machine.build(without_units(system.device), Topology.of(system))
+    times = [
+        float(cost_pointwise(op, m, compiled=False).time_each_s) for m in (box, machine("h100-sxm"))
+    ]
+    assert times[0] <= times[1]
+    assert times[1] < 10 * times[0]
 
 
 def test_a_stated_exponential_rate_wins():

@@ -250,3 +250,33 @@ def test_a_rate_that_no_option_names_is_not_advised_by_one():
     assert "choose one with --dtype" not in str(error.value)
     with pytest.raises(MissingData, match="choose one with --dtype"):
         _lookup({"bf16": 1e14}, "fp8", "some-device")
+
+
+@pytest.mark.parametrize(
+    "boards",
+    [
+        ("b300-sxm", "gb300"),
+        ("b200-sxm", "gb200"),
+        ("h100-sxm", "h200-sxm", "h800-sxm", "h20", "h100-nvl", "h200-nvl", "h100-pcie"),
+        ("a100-sxm-80g", "a100-sxm-40g", "a100-pcie-80g", "a100-pcie-40g", "a800-sxm-80g"),
+        ("l40", "l40s", "rtx-6000-ada", "rtx-4090", "l20", "l4"),
+        ("rtx-pro-6000-server", "rtx-5090"),
+        ("mi300x", "mi325x"),
+        ("mi350x", "mi355x"),
+    ],
+)
+def test_boards_of_one_chip_state_the_same_figures(boards):
+    """A figure that one of them lacks is made up otherwise for it than for its siblings."""
+
+    def stated(name):
+        device = load_device(name)
+        one_by_one = {
+            "exp_per_s": device.exp_per_s,
+            "vector_flop_per_s": device.vector_flop_per_s,
+            "l2_bytes": device.memory.l2_bytes,
+            **dict(device.compute),
+        }
+        known = {key for key, figure in one_by_one.items() if figure and figure.value}
+        return known | {key for key, figure in device.peak_flop_per_s.items() if figure.value}
+
+    assert {name: stated(name) for name in boards} == dict.fromkeys(boards, stated(boards[0]))

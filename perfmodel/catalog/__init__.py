@@ -17,6 +17,7 @@ from perfmodel.catalog.data import (
     read_yaml,
     shadowing_file,
 )
+from perfmodel.catalog.gaps import gaps
 from perfmodel.catalog.gpus import Overrides, build_system, parse_gpus, resolve
 from perfmodel.catalog.lazy import load_system
 from perfmodel.catalog.own import collisions, drafts
@@ -32,6 +33,7 @@ __all__ = [
     "drafts",
     "entries",
     "find",
+    "gaps",
     "hardware_ids",
     "host_of",
     "host_terms",

@@ -105,7 +105,7 @@ def _checked(path: Path) -> dict[str, str]:
     if looks_like_machine(catalog.read_yaml(path, "hardware-file")):
         return {"file": str(path), "what": f"a good machine, {catalog.load_system(path).label}"}
     device: Device = catalog.read_device(path)
-    warn(catalog.collisions(path))
+    warn([*catalog.collisions(path), *catalog.gaps(device)])
     return {"file": str(path), "what": f"a good device, {device.title}"}
 
 

@@ -107,8 +107,10 @@ def _with_scattered(
 def _rowwise_s(
     op: Pointwise, machine: Machine, moved: FloatArray, bandwidth: float
 ) -> FloatArray | float:
-    """What the blocks of short rows take beyond their bytes, of which kernels move `moved`."""
-    if not np.any(op.rowwise_frac) or machine.device.vendor != CUDA_VENDOR:
+    """What blocks of short rows take beyond their bytes (kernels move `moved`); 0 if unknown."""
+    device = machine.device
+    known = device.vendor == CUDA_VENDOR and device.compute.multiprocessors is not None
+    if not known or not np.any(op.rowwise_frac):
         return 0.0
     held = THREADS.get(machine.rates.family, MOST_THREADS) // BLOCK_THREADS
     row_bytes = np.maximum(op.row_bytes, 1.0)
