@@ -134,3 +134,37 @@ def test_offload_is_proposed_where_the_host_has_the_memory(ram_gib):
 
 def test_nothing_is_proposed_where_all_fits():
     assert asked("4xB300", "cosmos3-nano").worth_trying == ()
+
+
+def test_axes_that_no_candidate_has_are_among_the_rejected():
+    answer = asked("4xH100-SXM", "flux.1-dev")
+    with pytest.raises(pm.Refused) as refused:
+        pm.predict(pm.Workload(model="flux.1-dev"), "4xH100-SXM", parallel="usp2")
+    said = [row.example for row in answer.rejected if not row.count]
+    assert refused.value.problems[0].message in said
+    assert any(example.startswith("ring=2 ") for example in said)
+    text = " ".join(render(answer, "table", Look(rejected=True)).split())
+    assert "none tried sp-model ulysses=2" in text
+    counted = sum(row.count for row in answer.rejected)
+    assert counted == answer.combinations.rejected
+
+
+def test_only_what_is_ranked_is_said_to_be_ranked():
+    answer = asked("4xH100-SXM", "flux.1-dev")
+    assert [choice.title for choice in answer.lossy_options] == ["fp8 linears", "step cache"]
+    assert "(--allow-lossy ranks fp8 linears; check quality)" in page(answer)
+    assert "allow-lossy" not in page(asked("4xH100-SXM", "flux.1-dev", allow_lossy=True))
+
+
+def test_an_attention_that_changes_the_output_is_in_the_id():
+    job, box = pm.Workload(model="wan2.1-t2v-14b"), "4xH100-SXM"
+    sage = pm.Options(attention_backend="SAGE_ATTN")
+    lossy = pm.recommend(job, box, options=sage).recommendations[0]
+    plain = pm.recommend(job, box).recommendations[0]
+    assert lossy.config_id.endswith("_attn-sage")
+    assert "attn" not in plain.config_id
+    again = pm.predict(job, box, parallel=lossy.config_id).prediction
+    assert again.latency_ms == pytest.approx(lossy.latency_ms)
+    assert (again.config_id, again.lossless) == (lossy.config_id, False)
+    with pytest.raises(pm.BadInput, match="legal: attn-sage, "):
+        pm.predict(job, box, parallel="usp4_attn-best")

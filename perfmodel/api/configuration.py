@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from perfmodel import engines
 from perfmodel.api.asked import as_options, as_parallel, as_workload
 from perfmodel.api.caches import CACHE_SKIP
-from perfmodel.api.records import LOSSY_DTYPES
+from perfmodel.api.records import LOSSY_BACKENDS, LOSSY_DTYPES
 from perfmodel.errors import BadInput, Problem
 from perfmodel.report.answer import ParallelInfo
 from perfmodel.spec.parallel import ParallelConfig, parse_parallel
@@ -24,6 +24,10 @@ METHODS = {
     if method != "none"
 }
 """Step caches, as an id names them."""
+
+BACKENDS = {name: backend for backend, name in LOSSY_BACKENDS.items()}
+"""Attention backends that change the output, as an id names them."""
+PARTS = tuple(f"attn-{name}" for name in BACKENDS)
 
 
 def asked_configuration(
@@ -99,6 +103,11 @@ def _with_suffix(options: Options, suffix: str) -> Options:
     elif name == "cache":
         method = METHODS.get(value)
         change = {"cache_method": method} if method else {CACHE_SKIP: value}
+    elif name == "attn":
+        if value not in BACKENDS:
+            message = f'"{suffix}" in --parallel is no part of an id; legal: {", ".join(PARTS)}'
+            raise BadInput(Problem("option", message, "--parallel", suffix, PARTS))
+        change = {"attention_backend": BACKENDS[value]}
     elif name == "sparse":
         change = {"attention_density": value}
     else:

@@ -25,6 +25,7 @@ from perfmodel.api.table import (
     legal_layouts,
     legality,
     search_space,
+    untried_axes,
     untried_warning,
 )
 from perfmodel.api.worth_trying import Bar, worth_trying
@@ -211,7 +212,7 @@ def _answer(
             fitting=fitting,
             rejected=len(found.layouts) - legal,
         ),
-        rejected=tuple(rejected),
+        rejected=(*rejected, *untried_axes(session)),
         provenance=header.provenance(session),
         command=command,
         answer_id=header.answer_id(session, command),

@@ -33,8 +33,13 @@ from perfmodel.spec.workload import Options
 from perfmodel.units import GIB, MS_PER_S, S_PER_HOUR
 
 LOSSY_DTYPES = DTYPE_SUFFIXES
-LOSSY_BACKENDS = ("SAGE_ATTN", "SAGE_ATTN_3", "FASTVIDEO_VSA", "RAINFUSION_ATTN")
-"""Attention backends that quantise their operands or leave blocks out."""
+LOSSY_BACKENDS = {
+    "SAGE_ATTN": "sage",
+    "SAGE_ATTN_3": "sage3",
+    "FASTVIDEO_VSA": "vsa",
+    "RAINFUSION_ATTN": "rainfusion",
+}
+"""Attention backends that quantise their operands or leave blocks out, to their names in an id."""
 
 
 def parallel_info(config: ParallelConfig) -> ParallelInfo:
@@ -53,6 +58,8 @@ def id_suffixes(options: Options, assumed: Collection[str] = ()) -> tuple[str, .
     if options.cache_skip:
         method = options.cache_method.replace("_", "")
         parts.append(f"cache-{method if CACHE_SKIP in assumed else text(options.cache_skip)}")
+    if options.attention_backend in LOSSY_BACKENDS:
+        parts.append(f"attn-{LOSSY_BACKENDS[options.attention_backend]}")
     if options.attention_density < 1:
         parts.append(f"sparse-{text(options.attention_density)}")
     if options.dtype in LOSSY_DTYPES:

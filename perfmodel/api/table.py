@@ -21,7 +21,7 @@ from perfmodel.search.enumerate import (
     candidates,
     left_out,
 )
-from perfmodel.spec.parallel import Layouts
+from perfmodel.spec.parallel import Layouts, ParallelConfig
 from perfmodel.stages.guardrails import device_bytes
 
 SHOWN_SIZES = 3
@@ -69,6 +69,25 @@ def _space(session: Session, useful: tuple[str, ...]) -> Layouts:
 
 def _axes(useful: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(axis for axis in COMPUTE_AXES if axis in useful)
+
+
+def untried_axes(session: Session) -> tuple[RejectedRow, ...]:
+    """Axes that no candidate has because the engine refuses them for the model, with its words."""
+    if session.system.num_gpus == 1:
+        return ()
+    searched = session.engine.searched_axes(session.behaviour)
+    rows = []
+    for axis in (*COMPUTE_AXES, "hsdp", "vae_patch"):
+        if axis not in searched:
+            one = replace(ParallelConfig(), **{axis: 2})
+            found = problems(session.engine.rules(), session.context, one)
+            broken = next((p for p in found if p.severity == "error"), None)
+            if broken is not None:
+                title = f"{axis} is not searched"
+                rows.append(
+                    RejectedRow(rule=broken.rule_id, count=0, example=broken.message, title=title)
+                )
+    return tuple(rows)
 
 
 def untried_sizes(session: Session) -> tuple[int, ...]:

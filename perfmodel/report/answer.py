@@ -214,7 +214,7 @@ class ScalingRow(Record):
 
 
 class RejectedRow(Record):
-    """How many combinations a rule rejected, with one example in the words of its refusal."""
+    """How many combinations a rule rejected, with an example; none: no candidate had the axis."""
 
     rule: str
     count: int

@@ -261,12 +261,17 @@ def _add_choices(page: Page, answer: Answer) -> None:
     if answer.lossy_options:
         page.blank()
         page.paragraph(
-            "Not counted above because the output changes (--allow-lossy ranks them; check "
-            "quality):",
+            f"Not counted above because the output changes ({_ranked_too(answer)}check quality):",
             indent=2,
         )
         for choice in answer.lossy_options:
             page.paragraph(_lossy(choice), indent=4)
+
+
+def _ranked_too(answer: Answer) -> str:
+    """What --allow-lossy ranks of the list: what has a prediction."""
+    known = [choice.title for choice in answer.lossy_options if choice.latency_ms is not None]
+    return f"--allow-lossy ranks {words.join_words(known)}; " if known else ""
 
 
 def _vae_choice(choice: Choice) -> str:
@@ -326,7 +331,7 @@ def _add_combinations(page: Page, answer: Answer) -> None:
     fitting = counted.fitting
     fit = "" if fitting is None else f", {'all' if fitting == counted.legal else fitting} fit"
     # what does not fit is legal, and counted before
-    rules = [row for row in answer.rejected if row.rule != MEMORY_RULE]
+    rules = [row for row in answer.rejected if row.rule != MEMORY_RULE and row.count]
     top = sorted(rules, key=lambda row: -row.count)[:SHOWN_REASONS]
     reasons = ", ".join(unbroken(f"{row.count:,} {_reason(row)}") for row in top)
     more = ", ..." if len(rules) > len(top) else ""
@@ -349,7 +354,8 @@ def _add_rejected(page: Page, answer: Answer) -> None:
     rows = sorted(answer.rejected, key=lambda row: -row.count)
     width = max((len(row.rule) for row in rows), default=0)
     for row in rows:
-        label = f"{row.count:>8,}  {row.rule:<{width}}  "
+        count = f"{row.count:,}" if row.count else "none tried"
+        label = f"{count:>10}  {row.rule:<{width}}  "
         page.paragraph(row.example or row.title or "", label)
 
 

@@ -87,7 +87,7 @@ class ParallelConfig:
 KEYS = tuple(f.name for f in fields(ParallelConfig) if f.name != "vae_tiling")
 
 DTYPE_SUFFIXES = ("fp8", "fp8_block", "int8", "nvfp4", *WEIGHT_ONLY)
-SUFFIXES = ("offload-", "cache-", "sparse-")
+SUFFIXES = ("offload-", "cache-", "attn-", "sparse-")
 """How option parts of an id begin."""
 _ID_PART = re.compile(r"(?P<name>cfg|usp|ring|agkv|tp|pp|dp|vaepp|tetp)(?P<degree>\d+)$")
 # The underscore of a dtype's name separates nothing.
