@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 
 import perfmodel as pm
@@ -12,7 +10,6 @@ from perfmodel.report.render import Look, render
 from perfmodel.search import rank
 
 
-@cache
 def asked(gpus: str, model: str, engine: str = "vllm-omni", **settings: object) -> Answer:
     of_job = ("width", "height", "batch", "concurrency")
     size = {k: settings.pop(k) for k in of_job if k in settings}
@@ -168,3 +165,14 @@ def test_an_attention_that_changes_the_output_is_in_the_id():
     assert (again.config_id, again.lossless) == (lossy.config_id, False)
     with pytest.raises(pm.BadInput, match="legal: attn-sage, "):
         pm.predict(job, box, parallel="usp4_attn-best")
+
+
+def test_places_after_the_first_are_in_the_order_of_time():
+    answer = asked("8xL40", "helios-mid", options=pm.Options(dtype="int8"), top=50)
+    best, *others = answer.recommendations
+    late = [row.rank for row in others if row.tied_with_best]
+    assert late
+    assert late != list(range(2, 2 + len(late)))
+    times = [row.latency_ms for row in others if row.fit_status == "fits"]
+    assert times == sorted(times)
+    assert best.latency_ms < times[0]

@@ -21,7 +21,7 @@ from perfmodel.search.enumerate import (
     candidates,
     left_out,
 )
-from perfmodel.spec.parallel import Layouts, ParallelConfig
+from perfmodel.spec.parallel import Layouts, parse_parallel
 from perfmodel.stages.guardrails import device_bytes
 
 SHOWN_SIZES = 3
@@ -79,7 +79,7 @@ def untried_axes(session: Session) -> tuple[RejectedRow, ...]:
     rows = []
     for axis in (*COMPUTE_AXES, "hsdp", "vae_patch"):
         if axis not in searched:
-            one = replace(ParallelConfig(), **{axis: 2})
+            one = parse_parallel(f"{axis}=2")[0]
             found = problems(session.engine.rules(), session.context, one)
             broken = next((p for p in found if p.severity == "error"), None)
             if broken is not None:

@@ -35,7 +35,7 @@ class Ranking:
 
     Attributes:
         order: row of each place, best first; one row for each denoise layout.
-        tied: whether that place is a tie with the best.
+        tied: whether that place is a tie with the best (the first is one).
         score: objective of all rows (smaller is better).
     """
 
@@ -110,8 +110,9 @@ def rank(
     A row is tied with the best when the error of the *difference* of the two predictions exceeds
     it (errors they share cancel), and no other such row beats it by more than the error of theirs;
     a layout with sharded weights ties with nothing where the same layout without is as fast.
-    Among ties within `MEMORY_WORTH_FRAC` of the fastest, less memory beyond `SCARCE_FRAC` of
-    `capacity_bytes` goes first.  Rows that may run out of memory (`tight`) come after all that fit.
+    Of ties within `MEMORY_WORTH_FRAC` of the fastest, that with least memory beyond `SCARCE_FRAC`
+    of `capacity_bytes` goes first, the rest by their scores.  Rows that may run out of memory
+    (`tight`) come after all that fit.
     """
     rows = np.flatnonzero(allowed)
     if rows.size == 0:
@@ -125,12 +126,26 @@ def rank(
     peers = late[rows] == late[best]
     tied = np.zeros(len(rows), bool)
     tied[peers] = _tied(evaluation, rows[peers], best, scores, peak_bytes)
-    front = rows[tied]
-    close = scores[front] <= scores[best] * (1 + MEMORY_WORTH_FRAC)
-    scarce = np.maximum(peak_bytes[front], SCARCE_FRAC * capacity_bytes)
-    memory = np.floor((scarce - np.min(scarce, initial=np.inf, where=close)) / MEMORY_GRAIN_BYTES)
-    front = front[np.lexsort((scores[front], np.where(close, memory, 0.0), ~close))]
-    return Ranking(np.concatenate([front, rows[~tied]]), np.sort(tied)[::-1], scores)
+    ahead = _first(rows, tied, scores, peak_bytes, capacity_bytes)
+    moved = np.concatenate([[ahead], np.delete(np.arange(len(rows)), ahead)])
+    return Ranking(rows[moved], tied[moved], scores)
+
+
+def _first(
+    rows: Indices,
+    tied: NDArray[np.bool_],
+    scores: Column,
+    peak_bytes: Column,
+    capacity_bytes: float,
+) -> int:
+    """Place of the tie that goes first: with least memory where that is scarce, else the fastest.
+
+    The others stay in the order of their scores.
+    """
+    close = np.flatnonzero(tied & (scores[rows] <= scores[rows[0]] * (1 + MEMORY_WORTH_FRAC)))
+    scarce = np.maximum(peak_bytes[rows[close]], SCARCE_FRAC * capacity_bytes)
+    grains = np.floor((scarce - scarce.min()) / MEMORY_GRAIN_BYTES)
+    return int(close[np.lexsort((scores[rows[close]], grains))[0]])
 
 
 def _grains(scores: Column) -> Column:
