@@ -48,6 +48,7 @@ def test_columns_of_the_contract_are_explained(entries):
         "fit_status",
         "provenance_share",
         "basis_share",
+        "extrapolated_share",
         "reserved_gib",
         "speedup_loss_ms",
         "requests_per_hour",

@@ -175,7 +175,7 @@ def evidence(fit: Mapping[str, object] | None) -> tuple[Evidence, ...]:
         return ()
     lines = []
     laws: Mapping[str, Mapping[str, Mapping[str, float]]] = fit.get("laws", {})  # type: ignore[assignment]
-    for name in ("gemm/bf16", "attention/bf16", "collective"):
+    for name in ("gemm/bf16", "attention/bf16"):
         heldout = laws.get(name, {}).get("heldout") or {}
         if heldout.get("median_ape") is not None:
             lines.append(f"{name.split('/')[0]} {heldout['median_ape']:.1f} %")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel import catalog, engines
+from perfmodel import engines
 from perfmodel.api import header
 from perfmodel.api.command import command_line, further, text
 from perfmodel.api.configuration import asked_configuration
@@ -225,7 +225,7 @@ def _answer(
         largest_gap=_largest_gap(stages),
         warnings=header.unique(warnings),
         trust=header.trust_word(share),
-        evidence=header.evidence(catalog.load_fit(session.system.device.id)),
+        evidence=header.evidence(session.fit),
         provenance=header.provenance(session),
         command=command,
         answer_id=header.answer_id(session, command),

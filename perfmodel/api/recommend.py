@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel import catalog, engines
+from perfmodel import engines
 from perfmodel.api import header, misfit
 from perfmodel.api.all_gpus import of_all, refuse_without_all
 from perfmodel.api.choices import lossy_options, lossy_session, vae_choices, vae_note
@@ -362,7 +362,7 @@ def _around_the_best(best: _Ranked, record: Prediction, lossy: Session | None) -
     return {
         "warnings": header.unique(warnings),
         "trust": header.trust_word(record.provenance_share),
-        "evidence": header.evidence(catalog.load_fit(session.system.device.id)),
+        "evidence": header.evidence(session.fit),
         "vae_choices": choices,
         "vae_note": vae_note(choices),
         "lossy_options": lossy_options(best.table, row, lossy),

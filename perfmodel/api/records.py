@@ -176,6 +176,17 @@ def _shares(table: Table, row: int, label: str) -> dict[str, float]:
     return {key: sums[key] / whole for key in sorted(sums)}
 
 
+def _extrapolated_share(table: Table, row: int) -> float:
+    """Share of the time whose shapes lie outside the records behind their laws."""
+    whole = outside = 0.0
+    for name in STAGES:
+        case = int(table.evaluation.stages[name].index[row])
+        for line, seconds in stage_line_sums(table, name, row):
+            whole += seconds
+            outside += seconds * bool(line.extrapolated[case])
+    return outside / (whole or 1.0)
+
+
 def _memory_gib(parts: Mapping[str, float]) -> MemoryGib:
     return MemoryGib(**{name: value / GIB for name, value in parts.items()})
 
@@ -250,6 +261,7 @@ def prediction(table: Table, row: int, **extra: object) -> Prediction:
         and (config.pp == 1 or session.behaviour.patch_warmup_steps is None),
         "provenance_share": _shares(table, row, "provenance"),
         "basis_share": _shares(table, row, "basis"),
+        "extrapolated_share": _extrapolated_share(table, row),
         **memory_fields(table, row),
         **_against_one(table, row),
     }

@@ -37,7 +37,7 @@ class Session:
         model: catalogue record.
         job: what `pipeline.evaluate` takes.
         context: what legality rules and commands look at.
-        fit_id: the calibration behind the kernel laws, None when they are priors.
+        fit: the calibration behind the kernel laws, None when they are priors.
         strict: refuse priors and guesses.
     """
 
@@ -50,8 +50,13 @@ class Session:
     model: ModelSpec
     job: Job
     context: Context
-    fit_id: str | None
+    fit: Mapping[str, Any] | None
     strict: bool
+
+    @property
+    def fit_id(self) -> str | None:
+        """The id of the fit, None when the kernel laws are priors."""
+        return None if self.fit is None else self.fit.get("fit_id")
 
     def with_options(self, options: Options) -> Session:
         """The same question under other options."""
@@ -102,9 +107,9 @@ def open_session(
     shape = family.shape(model, workload, behaviour.traits)
     if workload.forwards is not None:
         shape = replace(shape, forwards=workload.forwards)
-    data, system = (None, system) if resolved else _fit_of(fit, system)
-    machine, spread, fit_id = (
-        (resolved.job.machine, resolved.job.spread, resolved.fit_id)
+    data, system = (resolved.fit, system) if resolved else _fit_of(fit, system)
+    machine, spread = (
+        (resolved.job.machine, resolved.job.spread)
         if resolved
         else _machine(system, behaviour, data, host, strict=strict)
     )
@@ -122,7 +127,7 @@ def open_session(
         model=model,
         job=job,
         context=_context(workload, system, model, behaviour, shape, job),
-        fit_id=fit_id,
+        fit=data,
         strict=strict,
     )
 
@@ -153,11 +158,11 @@ def _fit_of(path: Path | None, system: System) -> tuple[dict[str, Any] | None, S
 def _machine(
     system: System,
     behaviour: Behaviour,
-    data: dict[str, Any] | None,
+    data: Mapping[str, Any] | None,
     host: str | None,
     *,
     strict: bool,
-) -> tuple[Machine, Mapping[str, float], str | None]:
+) -> tuple[Machine, Mapping[str, float]]:
     if strict and data is None:
         raise MissingData(
             Problem(
@@ -177,7 +182,7 @@ def _machine(
     machine = Machine.build(system.device, Topology.of(system), fit=data, terms=values)
     fitted = {name for name, entry in entries.items() if entry["provenance"] == "fitted"}
     machine = replace(machine, fitted_terms=frozenset(fitted))
-    return machine, terms.get("spread", {}), None if data is None else data.get("fit_id")
+    return machine, terms.get("spread", {})
 
 
 def _context(

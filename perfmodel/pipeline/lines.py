@@ -44,6 +44,7 @@ class Line:
         message_bytes, group_size, axis: of a collective.
         bound: what limits it.
         provenance: measured, fitted, prior or datasheet.
+        extrapolated: cases whose shape lies outside the records behind the law.
     """
 
     stage: str
@@ -60,6 +61,7 @@ class Line:
     axis: str
     bound: str
     provenance: str
+    extrapolated: NDArray[np.bool_]
 
 
 def kind_of(op: Op) -> str:
@@ -138,6 +140,7 @@ def _traffic_lines(
     time, roof = np.broadcast_to(costed.time_each_s, shape), np.broadcast_to(costed.roof_s, shape)
     codes = np.broadcast_to(costed.bound_code, shape)
     reached = np.broadcast_to(costed.bytes_each, shape)
+    outside = np.broadcast_to(costed.extrapolated, shape)
     slowest = time.argmax(axis=1)
     none, alone = np.zeros(size), np.ones(size, np.int64)
     return [
@@ -156,6 +159,7 @@ def _traffic_lines(
             axis="",
             bound=BOUNDS[int(codes[n, slowest[n]])],
             provenance=costed.provenance,
+            extrapolated=outside[n],
         )
         for n, op in enumerate(ops)
     ]
@@ -193,6 +197,7 @@ def cost_line(op: Op, stage: str, size: int, machine: Machine, *, compiled: bool
         axis="" if message is None else message.axis,
         bound=costed.bound,
         provenance=costed.provenance,
+        extrapolated=np.broadcast_to(costed.extrapolated, (size,)),
     )
 
 
@@ -216,6 +221,7 @@ def plain_line(
         axis="",
         bound=bound,
         provenance=provenance,
+        extrapolated=np.zeros(total_s.shape, bool),
     )
 
 

@@ -149,6 +149,7 @@ def _over_maps(pieces: list[Line], dealt: vae.Dealt, busiest: Ints64) -> list[Li
             bytes=moved / np.maximum(count, np.finfo(float).tiny),
             message_bytes=none,
             group_size=alone,
+            extrapolated=np.full(maps, line.extrapolated.any()),
         )
         for line, (count, seconds, roof_s, launches, flops, moved) in zip(
             pieces, sums.reshape(len(pieces), -1, maps), strict=True

@@ -160,6 +160,7 @@ class Prediction(Record):
     speedup_loss_ms: dict[str, float] = Field(default_factory=dict)
     provenance_share: dict[str, float] = Field(default_factory=dict)
     basis_share: dict[str, float] = Field(default_factory=dict)
+    extrapolated_share: float = 0.0
     commands: CommandsInfo | None = None
 
 

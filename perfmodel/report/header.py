@@ -178,6 +178,9 @@ def _trust(answer: Document, best: Prediction | None) -> str:
         )
     ]
     text = f"{answer.trust or 'unrated'}: {', '.join(parts)}" if parts else answer.trust or ""
+    outside = best.extrapolated_share if best else 0.0
+    if outside >= SMALLEST_SHARE:
+        text += f"; {words.percent(outside)} is at shapes beyond those measured"
     return text + "." if text else ""
 
 
