@@ -60,9 +60,9 @@ def _cases(paths: list[Path], progress: Progress) -> list[Case]:
     from perfmodel.spec.record import read_records
 
     records, bad = read_records(paths)
-    progress.task(f"reading {len(records)} runs")
+    progress.quick(f"reading {len(records)} runs")
     found = cases_of(progress.counted(records, "runs"))
-    progress.task(f"predicting {len(found)} runs")
+    progress.quick(f"predicting {len(found)} runs")
     cases, slips = _in_milliseconds(progress.counted(found, "runs"))
     bad += slips
     if not cases:

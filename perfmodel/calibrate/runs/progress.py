@@ -13,7 +13,7 @@ EVERY_S = 5.0
 
 
 class Progress:
-    """Lines about the task at hand, at most one every `EVERY_S` seconds, and one a new task."""
+    """Lines about the task at hand, one every `EVERY_S` seconds."""
 
     def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
         """`say` prints a line."""
@@ -21,10 +21,14 @@ class Progress:
         self._began = self._last = monotonic()
 
     def task(self, name: str) -> None:
-        """What follows is about `name`."""
+        """What follows is about `name`, which is said at once."""
+        self.quick(name)
+        self._say(name)
+
+    def quick(self, name: str) -> None:
+        """What follows is about `name`; nothing is said of it unless it takes long."""
         self._task, self._done = name, 0
         self._last = monotonic()
-        self._say(name)
 
     def done(self, unit: str) -> None:
         """One more `unit` of the task is done."""
