@@ -60,6 +60,22 @@ def test_the_gpu_table_holds_what_competes():
     assert row.best_latency
 
 
+def test_the_gpu_table_holds_the_best_of_any_number_of_devices():
+    answer = asked("8xMI355X", "z-image-turbo", "vllm-omni@0.24.0", width=1280, height=720)
+    best = answer.recommendations[0]
+    assert best.num_gpus & (best.num_gpus - 1), "a power of two is in the table anyway"
+    (row,) = (row for row in answer.scaling if row.best_latency)
+    assert (row.num_gpus, row.config_id) == (best.num_gpus, best.config_id)
+
+
+def test_a_tie_of_memory_is_the_same_memory():
+    answer = asked("4xB300", "cosmos3-nano", objective="memory", top=8)
+    best, *others = answer.recommendations
+    for row in others:
+        assert row.tied_with_best == (row.peak_memory_gib == best.peak_memory_gib)
+    assert "tells which runs" not in page(answer)
+
+
 def test_the_gpu_table_has_the_throughput_of_the_best():
     answer = asked("8xH100-SXM", "wan2.2-t2v-a14b", allow_lossy=True, objective="throughput")
     best = answer.recommendations[0]

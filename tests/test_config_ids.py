@@ -49,3 +49,10 @@ def test_an_id_with_a_named_cache_reads_back(config: ParallelConfig, method: str
     printed = config_id(config, id_suffixes(chosen, {"cache_skip"}))
     said = asked_configuration(printed, None, "vllm-omni", Workload(), None)[2]
     assert said.cache_method == method
+
+
+def test_quantised_weights_stand_beside_any_16_bit_activations() -> None:
+    """The variants that recommend lists under ``--dtype fp16`` read back beside it."""
+    asked = Options(dtype="fp16")
+    _, _, said = asked_configuration("usp2_fp8", None, "vllm-omni", Workload(), asked)
+    assert said.dtype == "fp8"

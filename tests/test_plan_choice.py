@@ -379,5 +379,8 @@ def test_slopes_are_those_of_finite_differences(field):
 
 
 def test_a_candidate_names_a_layout_and_no_option(capsys):
-    assert typed(["plan", "--gpus", "2xH100", "--candidates", "usp2_fp8"]) == 2
+    named = ["plan", "--gpus", "2xH100", "--candidates", "usp2_fp8,cfg2_fp8"]
+    assert typed(named) == 2
     assert "options hold for the whole plan" in capsys.readouterr().err
+    assert typed([*named, "--dtype", "fp8"]) == 0
+    assert "usp2_fp8" in capsys.readouterr().out

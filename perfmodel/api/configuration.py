@@ -126,10 +126,12 @@ def _with_suffix(options: Options, suffix: str) -> Options:
 def _refuse_two_values(key: str, suffix: str, stated: object, said: object) -> None:
     """Nothing, unless an option that is not at its default is another one in the id.
 
+    Quantised weights stand beside 16-bit activations of either kind, so these are none.
+
     Raises:
         BadInput: both are stated.
     """
-    if stated in (said, Options.model_fields[key].default, "auto"):
+    if stated in (said, Options.model_fields[key].default, "auto", "fp16"):
         return
     message = f'"{suffix}" in --parallel and --option {key}={stated} both state {key}; give one'
     raise BadInput(Problem("option", message, "--parallel", suffix))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from pathlib import Path
@@ -228,11 +228,10 @@ def _rank(table: Table, wanted: _Wanted) -> _Ranked:
         stay = longest_stay(evaluation.layouts, num_gpus, requests)
         fast = allowed & (evaluation.latency_s * stay * MS_PER_S <= wanted.max_latency_ms)
         allowed = fast if fast.any() else allowed
-    peak_bytes = table.memory.peak_bytes
-    # an objective of memory is those bytes themselves
-    scores = wanted.score(table)
-    tight, capacity_bytes = table.memory.tight, table.memory.capacity_bytes
-    ranking = rank(evaluation, allowed, scores, peak_bytes, tight, capacity_bytes)
+    memory, scores = table.memory, wanted.score(table)
+    ranking = rank(
+        evaluation, allowed, scores, memory.peak_bytes, memory.tight, memory.capacity_bytes
+    )
     return _Ranked(table, allowed, ranking, wanted.objective in ("latency", "throughput"))
 
 
@@ -301,7 +300,8 @@ def _scaling(variants: Sequence[_Ranked], best: _Ranked) -> tuple[ScalingRow, ..
     unless all of it is.  The first recommendation stands for its number of devices.
     """
     num_gpus = best.table.session.system.num_gpus
-    shown = {n: one for n, one in _by_world(variants, best).items() if _is_shown(n, num_gpus)}
+    named = {num_gpus, best.table.num_gpus(int(best.ranking.order[0]))}
+    shown = {n: one for n, one in _by_world(variants, best).items() if _is_shown(n, named)}
     latency = {n: float(v.table.evaluation.latency_s[row]) for n, (v, row) in shown.items()}
     hourly = {n: (num_gpus // n) * S_PER_HOUR / s for n, s in latency.items()}
     fit = {n: STATUS[int(v.table.memory.fit_status[row])] for n, (v, row) in shown.items()}
@@ -345,8 +345,8 @@ def _late_and_slow(ranked: _Ranked, row: int) -> tuple[bool, float]:
     return bool(table.memory.tight[row]), float(table.evaluation.latency_s[row])
 
 
-def _is_shown(world: int, num_gpus: int) -> bool:
-    return world & (world - 1) == 0 or world == num_gpus
+def _is_shown(world: int, named: Collection[int]) -> bool:
+    return world & (world - 1) == 0 or world in named
 
 
 def _around_the_best(best: _Ranked, record: Prediction, lossy: Session | None) -> dict[str, object]:

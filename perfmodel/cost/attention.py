@@ -82,12 +82,14 @@ def attention_time_s(
     kernel_rate: FloatArray | float = 1.0,
     kernel_exp: FloatArray | float = 1.0,
     measured: bool = True,
+    rows: float = 0.0,
     stored: str = "",
 ) -> FloatArray:
     """Seconds of the kernel alone, without the clip at the roofline.
 
-    `measured`: records hold the kernel, so its tiles are known (`partition`).  `stored`: type of
-    the tensors where the kernel multiplies in another `dtype`.
+    `measured`: records hold the kernel, so its tiles are known (`partition`); `rows`: of the tiles
+    of a kernel that never splits keys.  `stored`: type of the tensors where the kernel multiplies
+    in another `dtype`.
     """
     paged = np.where(causal, values["kv_head_frac"], 0.0)
     loads = as_float(batch) * (heads + paged * as_float(kv_heads))
@@ -101,6 +103,7 @@ def attention_time_s(
         head_dim=head_dim,
         causal=causal,
         measured=measured,
+        rows=rows,
     ):
         rounds = _rounds(values, rates, seq_q, seq_kv, loads, q_tile, causal, split)
         options.append(_compute_s(values, rates, dtype, head_dim, q_tile, rounds, kernel_exp))

@@ -8,6 +8,7 @@ from typing import Any
 
 from perfmodel.cost.fits import Law
 from perfmodel.cost.machine import Machine
+from perfmodel.cost.partition import WIDE_HEAD_ROWS
 from perfmodel.cost.result import as_float
 from perfmodel.ops import Attention
 
@@ -53,19 +54,21 @@ class KernelChoice:
         provenance: of the factors.
         measured: records hold these kernels, so their tiles are known.
         padded: head width that the heads are padded to; 0 is their own.
+        rows: query rows of the tiles of a kernel that never splits keys; 0 for the others.
     """
 
     options: tuple[tuple[float, float], ...]
     provenance: str
     measured: bool = False
     padded: int = 0
+    rows: float = 0.0
 
     def arguments(self) -> Iterator[dict[str, Any]]:
         """Keyword arguments of `attention_time_s` for each kernel."""
         width = {"head_dim": as_float(self.padded)} if self.padded else {}
         for rate, exp_rate in self.options:
             factors = {"kernel_rate": as_float(rate), "kernel_exp": as_float(exp_rate)}
-            yield {**factors, **width, "measured": self.measured}
+            yield {**factors, **width, "measured": self.measured, "rows": self.rows}
 
     def scaled(self, factor: float, provenance: str) -> KernelChoice:
         """The same kernels, all faster by `factor`."""
@@ -90,7 +93,7 @@ def kernel_choice(machine: Machine, law: Law | None, op: Attention) -> KernelCho
     names, padded = _at_width(law, op.head_dim, narrower=any(named))
     best = KernelChoice(_factors(law, names) if law else ((1.0, 1.0),), "prior", padded=padded)
     if op.head_dim > WIDEST_FLASH and backend in TORCH and machine.device.vendor == "NVIDIA":
-        backend = "SDPA_EFFICIENT"
+        backend, best = "SDPA_EFFICIENT", replace(best, rows=WIDE_HEAD_ROWS)
     if backend in PRIOR_BACKENDS:
         name = PRIOR_BACKENDS[backend]
         factor = machine.term(name, 1.0)

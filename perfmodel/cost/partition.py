@@ -25,7 +25,9 @@ blocks of keys only bound the parts of short keys.
 
 Kernels that were not measured, as cuDNN's, may have either tile: the law takes the better one at
 each shape, so that an unknown tile is not charged for a wave that it would leave half empty.  On
-other families it takes the best of a few parts.
+other families it takes the best of a few parts.  Torch's memory-efficient kernel for heads beyond
+those of the flash kernels takes 32 query rows and all keys (its name, as profiles show it, is
+``fmha_cutlassF_..._32x128_gmem``), whatever the family.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ from numpy.typing import NDArray
 
 from perfmodel.cost.result import FloatArray, as_float
 
-ROWS = 128.0
-"""Query rows of a tile where nothing else is known."""
+ROWS, WIDE_HEAD_ROWS = 128.0, 32.0
+"""Query rows of a tile where nothing else is known, and of torch's kernel for the widest heads."""
 SPLITS = (1.0, 2.0, 4.0)
 """Parts that the keys of a tile are split into when there are too few tiles."""
 
@@ -60,6 +62,7 @@ def partitions(
     head_dim: FloatArray,
     causal: NDArray[np.bool_] | bool,
     measured: bool = True,
+    rows: float = 0.0,
 ) -> Iterator[tuple[FloatArray, FloatArray]]:
     """(query rows of a tile, parts of its keys): what the kernels of `family` choose from.
 
@@ -72,7 +75,11 @@ def partitions(
         head_dim: width of a head.
         causal: the mask; such kernels read K and V from pages, in blocks of 128 keys.
         measured: the kernel is one of those whose tiles the records show.
+        rows: of the tiles of a kernel that never splits keys; 0 for the others.
     """
+    if rows:
+        yield np.asarray(rows), np.asarray(1.0)
+        return
     head_dim, heads = as_float(head_dim), as_float(heads)
     if family not in (HOPPER, BLACKWELL):
         for split in SPLITS:
@@ -81,10 +88,10 @@ def partitions(
     hopper = family == HOPPER
     own = np.where(head_dim <= WIDEST_TALL, TALL_ROWS, ROWS) if hopper else np.asarray(PAIR_ROWS)
     block = key_block(head_dim, causal) if hopper else np.asarray(BLOCK)
-    for rows in (own,) if measured else (own, np.asarray(ROWS)):
-        tiles, blocks = heads * np.ceil(seq_q / rows), np.ceil(seq_kv / block)
+    for tile in (own,) if measured else (own, np.asarray(ROWS)):
+        tiles, blocks = heads * np.ceil(seq_q / tile), np.ceil(seq_kv / block)
         parts = parts_at_once(tiles, blocks, multiprocessors)
-        yield rows, parts if hopper else np.where(causal, 1.0, parts)
+        yield tile, parts if hopper else np.where(causal, 1.0, parts)
 
 
 def key_block(head_dim: FloatArray, causal: NDArray[np.bool_] | bool) -> FloatArray:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from perfmodel.api import header, misfit
 from perfmodel.api.all_gpus import of_all, refuse_without_all
 from perfmodel.api.offload import settled
-from perfmodel.api.records import Table, sent_together
+from perfmodel.api.records import Table, id_suffixes, sent_together
 from perfmodel.api.session import Session, refusal
 from perfmodel.api.table import build_table, legal_layouts, legality, search_space
 from perfmodel.engines.legality import problems
@@ -186,7 +186,7 @@ def _layouts(session: Session, candidates: Sequence[str | ParallelConfig]) -> La
     """The legal layouts, of the whole search space or of those named."""
     if not candidates:
         return legal_layouts(session, legality(session, search_space(session)))
-    configs = [c if isinstance(c, ParallelConfig) else _layout(c) for c in candidates]
+    configs = [c if isinstance(c, ParallelConfig) else _layout(c, session) for c in candidates]
     rules, context = session.engine.rules(), session.context
     broken = tuple(p for c in configs for p in problems(rules, context, c) if p.severity == "error")
     if broken:
@@ -194,17 +194,20 @@ def _layouts(session: Session, candidates: Sequence[str | ParallelConfig]) -> La
     return Layouts.of(dict.fromkeys(configs))
 
 
-def _layout(candidate: str) -> ParallelConfig:
+def _layout(candidate: str, session: Session) -> ParallelConfig:
     """A candidate's layout; options are those of the whole plan.
 
     Raises:
-        BadInput: the candidate's id names an option.
+        BadInput: the candidate's id names an option that the plan has not.
     """
     config, options = parse_parallel(candidate)
-    if options:
+    behaviour = session.behaviour
+    own = id_suffixes(behaviour.options, behaviour.assumed)
+    if other := [option for option in options if option not in own]:
         message = (
-            f"--candidates {candidate} names {', '.join(options)}, but options hold for the whole "
-            f"plan; try --candidates {config.config_id} with --option"
+            f"--candidates {candidate} names {', '.join(other)}, but options hold for the whole "
+            f"plan; try --candidates {config.config_id} and the option by itself (--dtype, "
+            "--offload, --cache, --attention)"
         )
         raise BadInput(Problem("candidates", message, "--candidates", candidate))
     return config

@@ -154,6 +154,8 @@ def _ties(answer: Answer) -> str:
     tied = [row.config_id for row in answer.recommendations[1:] if row.tied_with_best]
     if not tied:
         return ""
+    if answer.objective == "memory":
+        return f"TIE with {words.join_words(tied)}: the same memory."
     return (
         f"TIE with {words.join_words(tied)}: {unbroken('`perfmodel plan`')} tells which runs "
         f"decide it.{_gave_way(answer)}"

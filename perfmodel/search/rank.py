@@ -173,7 +173,7 @@ def needless_sharding(layouts: Layouts, rows: Indices, scores: Column) -> dict[i
 def _tied(
     evaluation: Evaluation, rows: Indices, best: int, scores: Column, peak_bytes: Column
 ) -> NDArray[np.bool_]:
-    if scores is peak_bytes:
+    if np.array_equal(scores, peak_bytes):
         return np.asarray(scores[rows] <= scores[best])
     weight = scores / np.maximum(evaluation.latency_s, np.finfo(float).tiny)
     front = np.array([best], np.intp)
