@@ -60,7 +60,10 @@ def test_a_backend_keeps_its_own_kernel_between_widths_it_was_measured_at():
     ("device", "slower"), [("h100-sxm", 0.95 / 0.4), ("b300-sxm", 0.95 / 0.25), ("mi300x", 1.0)]
 )
 def test_the_single_head_of_an_image_vae_runs_in_the_memory_efficient_kernel(device, slower):
-    """torch's fast kernels take heads up to 256; its other one has a prior rate."""
+    """torch's fast kernels take heads up to 256; its other one has a prior rate.
+
+    The bound leaves room for the start of its smaller tiles: 16 % on a B300.
+    """
     box = machine(device)
     by_width = seconds(box, 512, None, heads=1, kv_heads=1) / (
         seconds(box, 256, None, heads=1, kv_heads=1)

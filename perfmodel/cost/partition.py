@@ -26,8 +26,8 @@ blocks of keys only bound the parts of short keys.
 Kernels that were not measured, as cuDNN's, may have either tile: the law takes the better one at
 each shape, so that an unknown tile is not charged for a wave that it would leave half empty.  On
 other families it takes the best of a few parts.  Torch's memory-efficient kernel for heads beyond
-those of the flash kernels takes 32 query rows and all keys (its name, as profiles show it, is
-``fmha_cutlassF_..._32x128_gmem``), whatever the family.
+those of the flash kernels takes 32 query rows and all keys, whatever the family: general knowledge
+of its name (``fmha_cutlassF_..._32x128_gmem``), for which no source or profile was at hand.
 """
 
 from __future__ import annotations
