@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -146,3 +148,17 @@ def test_two_nodes_meet_and_the_first_rank_alone_writes(fakes, tmp_path: Path) -
     assert {(r["num_ranks"], r["nodes"], r["ranks_per_node"]) for r in found} == {("2", "2", "1")}
     assert {r["library"] for r in found} == {"nccl"}
     assert not (out / "collective.csv").exists()
+
+
+def test_an_exit_code_of_its_own_is_nearer_the_cause_than_a_lost_connection(tmp_path: Path) -> None:
+    """Both ended before anybody looked; one killed at the end of the grace is no cause."""
+    (tmp_path / "errors0").write_text("RuntimeError: Connection closed by peer\n")
+    for rank in (1, 2):
+        (tmp_path / f"errors{rank}").write_text("")
+    codes = (1, 7, -signal.SIGKILL)
+    found = [
+        ranks._reason(tmp_path, SimpleNamespace(returncode=code), rank, [])  # type: ignore[arg-type]
+        for rank, code in enumerate(codes)
+    ]
+    assert min(found)[1] == "rank 1 ended with exit code 7"
+    assert max(found)[1] == "rank 2 ended with exit code -9"

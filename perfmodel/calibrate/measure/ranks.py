@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -124,4 +125,5 @@ def _reason(folder: Path, process: Process, rank: int, broken: Sequence[int]) ->
     if named:
         return (2 if _OF_OTHERS.search(named) else 0), named
     code = f"rank {rank} ended with exit code {process.returncode}"
-    return (1 if rank in broken else 3), ": ".join([code, *lines[-1:]])[:200]
+    ended_itself = rank in broken or process.returncode != -signal.SIGKILL
+    return (1 if ended_itself else 3), ": ".join([code, *lines[-1:]])[:200]
