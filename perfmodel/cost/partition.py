@@ -26,8 +26,10 @@ blocks of keys only bound the parts of short keys.
 Kernels that were not measured, as cuDNN's, may have either tile: the law takes the better one at
 each shape, so that an unknown tile is not charged for a wave that it would leave half empty.  On
 other families it takes the best of a few parts.  Torch's memory-efficient kernel for heads beyond
-those of the flash kernels takes 32 query rows and all keys, whatever the family: general knowledge
-of its name (``fmha_cutlassF_..._32x128_gmem``), for which no source or profile was at hand.
+those of the flash kernels takes 32 query rows and all keys on every CUDA family from Ampere on
+(``fmha_cutlassF_bf16_aligned_32x128_gmem_sm80``; header ``mem_eff_attention/kernels/cutlassF.h`` of
+PyTorch 2.13, BSD-3-Clause).  Four or more of its tiles share a multiprocessor; how much of its rate
+one alone reaches is not known, so a tile alone is taken to reach all of it.
 """
 
 from __future__ import annotations
