@@ -16,7 +16,6 @@ from perfmodel.errors import Problem
 from perfmodel.report.answer import (
     Answer,
     EngineInfo,
-    Evidence,
     ProblemInfo,
     SystemInfo,
     WorkloadInfo,
@@ -167,22 +166,6 @@ def idle_warning(session: Session, config: ParallelConfig) -> list[Problem]:
 def unique(problems: list[Problem]) -> tuple[ProblemInfo, ...]:
     """As records, each once, in order."""
     return tuple(ProblemInfo.of(problem) for problem in dict.fromkeys(problems))
-
-
-def evidence(fit: Mapping[str, object] | None) -> tuple[Evidence, ...]:
-    """Held-out accuracy of the kernel laws behind the prediction."""
-    if not fit:
-        return ()
-    lines = []
-    laws: Mapping[str, Mapping[str, Mapping[str, float]]] = fit.get("laws", {})  # type: ignore[assignment]
-    for name in ("gemm/bf16", "attention/bf16"):
-        heldout = laws.get(name, {}).get("heldout") or {}
-        if heldout.get("median_ape") is not None:
-            lines.append(f"{name.split('/')[0]} {heldout['median_ape']:.1f} %")
-    if not lines:
-        return ()
-    text = f"median error on held-out kernels of this GPU: {', '.join(lines)}"
-    return (Evidence(kind="holdout", text=text, in_fit=False),)
 
 
 def provenance(session: Session) -> dict[str, str]:

@@ -13,6 +13,7 @@ from perfmodel import engines
 from perfmodel.api import header
 from perfmodel.api.command import command_line, further, text
 from perfmodel.api.configuration import asked_configuration
+from perfmodel.api.evidence import evidence
 from perfmodel.api.misfit import PHASE_WORDS
 from perfmodel.api.offload import settled
 from perfmodel.api.records import (
@@ -225,7 +226,7 @@ def _answer(
         largest_gap=_largest_gap(stages),
         warnings=header.unique(warnings),
         trust=header.trust_word(share),
-        evidence=header.evidence(session.fit),
+        evidence=evidence(session, record),
         provenance=header.provenance(session),
         command=command,
         answer_id=header.answer_id(session, command),

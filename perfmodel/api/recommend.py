@@ -15,6 +15,7 @@ from perfmodel.api import header, misfit
 from perfmodel.api.all_gpus import of_all, refuse_without_all
 from perfmodel.api.choices import lossy_options, lossy_session, vae_choices, vae_note
 from perfmodel.api.command import command_line, further
+from perfmodel.api.evidence import evidence
 from perfmodel.api.offload import settled
 from perfmodel.api.records import Table, as_replicas, in_flight, prediction, priced, with_commands
 from perfmodel.api.session import Session, open_session
@@ -362,7 +363,7 @@ def _around_the_best(best: _Ranked, record: Prediction, lossy: Session | None) -
     return {
         "warnings": header.unique(warnings),
         "trust": header.trust_word(record.provenance_share),
-        "evidence": header.evidence(session.fit),
+        "evidence": evidence(session, record),
         "vae_choices": choices,
         "vae_note": vae_note(choices),
         "lossy_options": lossy_options(best.table, row, lossy),

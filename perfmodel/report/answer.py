@@ -243,9 +243,9 @@ class Choice(Record):
 
 
 class Evidence(Record):
-    """Why to believe it: held-out accuracy, the nearest measured run, or a note."""
+    """Why to believe it: errors on held-out kernels, on measured runs, or the nearest of these."""
 
-    kind: Literal["holdout", "nearest", "note"]
+    kind: Literal["holdout", "runs", "nearest"]
     text: str
     measured_ms: float | None = None
     predicted_ms: float | None = None

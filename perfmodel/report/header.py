@@ -160,7 +160,8 @@ def add_trust(page: Page, answer: Document, best: Prediction | None) -> None:
     for item in answer.evidence:
         source = f" <{item.url}>" if item.url else ""
         page.paragraph(item.text + source, indent=len(label))
-    if answer.trust == "rough" and not answer.evidence:
+    kernels = any(item.kind == "holdout" for item in answer.evidence)
+    if answer.trust == "rough" and not kernels:
         device = answer.system.device if answer.system else "NAME"
         page.paragraph(
             f"Measure this device: perfmodel bench --out records/, then perfmodel calibrate "
