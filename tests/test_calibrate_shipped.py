@@ -38,8 +38,30 @@ LIMITS = {
 }
 
 
+COLLECTIVES_ALONE = "ascend-910b2"
+
+
 def test_all_devices_have_a_fit():
-    assert tuple(sorted(FITS)) == DEVICES
+    assert sorted(FITS) == sorted([*DEVICES, COLLECTIVES_ALONE])
+
+
+def test_the_mesh_of_the_910b_has_its_collectives_within_the_target():
+    laws = FITS[COLLECTIVES_ALONE]["laws"]
+    assert set(laws) == {"collective/ring", "collective/all_to_all"}
+    for law in laws.values():
+        large = law["heldout"]["by"]["size"]["bytes>=2MiB"]
+        assert large["n"] >= 20
+        assert large["mape"] <= 10.0
+        assert law["extrapolation"]["mape"] <= 10.0
+
+
+def test_collectives_of_a_mesh_are_no_part_of_the_family():
+    """They hold for devices with the same links; the family's are those of the 910C's switch."""
+    lent = load_priors()["families"]["davinci"]["collective/all_to_all"]
+    assert lent["devices"] == 1
+    own = FITS["ascend-910c-die"]["laws"]["collective/all_to_all"]["parameters"]
+    found = {name: entry["value"] for name, entry in own.items()}
+    assert lent["parameters"] == pytest.approx(found, rel=1e-3)
 
 
 @pytest.mark.parametrize("device", DEVICES)

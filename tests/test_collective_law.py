@@ -35,6 +35,32 @@ def test_time_never_falls_with_bytes_whatever_the_parameters(data):
         assert np.all(np.diff(time) >= -1e-9 * time[1:])
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_what_does_not_fit_the_buffer_goes_in_rounds(ranks):
+    """Beyond 200 MB more than two ranks take 1 / rounds_frac for each byte, never less time."""
+    near, beyond = np.array([1.0e8, 1.9e8]), np.array([4e9, 8e9])
+
+    def slope(size, **changes):
+        early, late = ring("all_to_all", size, ranks, **changes)
+        return (late - early) / (size[1] - size[0])
+
+    slower = 1 / 0.75 if ranks > 2 else 1.0
+    whole, rounds = slope(beyond), slope(beyond, rounds_frac=0.75)
+    assert rounds == pytest.approx(slower * whole, rel=1e-3)
+    assert slope(near, rounds_frac=0.75) == slope(near)
+    faster = ring("all_to_all", np.array([2.0e8, 2.01e8]), ranks, rounds_frac=1.2)
+    assert faster[1] >= faster[0]
+
+
+def test_streams_hide_a_share_of_the_latency():
+    hidden = {"stream_frac": 0.25, "all_to_all.small_s": 1e-4, "plateau_s": 1e-6}
+    shown = {**hidden, "stream_frac": 1.0}
+    size = np.float64(256 * MIB)
+    saved = ring("all_to_all", size, 4, **shown) - ring("all_to_all", size, 4, **hidden)
+    latency = 1e-4 + 2 * DEFAULTS["all_to_all.rank_s"]
+    assert saved == pytest.approx(0.75 * latency, rel=0.01)
+
+
 def sizes(op, ranks, tuner, switch_s=1.43e-6, far=False):
     values = {"switch_s": switch_s, "tuner": tuner}
     first, last = switch_sizes(values, op, np.float64(ranks), LINK, far)

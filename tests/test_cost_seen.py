@@ -14,10 +14,11 @@ from perfmodel.catalog.gpus import Overrides
 from perfmodel.cost.collective import cost_collective, wire_factor
 from perfmodel.cost.machine import Machine
 from perfmodel.cost.seen import figures, seen_ratio
+from perfmodel.errors import BadInput
 from perfmodel.ops import Collective
 from perfmodel.topology import Topology
 
-LENT = ("rtx-pro-6000-server", "ascend-910b2", "gb300")
+LENT = ("rtx-pro-6000-server", "gb300")
 GIB = 2.0**30
 CASES = [
     (name, op, ranks, rate)
@@ -44,7 +45,7 @@ def test_large_messages_run_at_the_measured_rate(name, op, ranks, rate):
 
 
 def test_there_are_figures_to_test():
-    assert len(CASES) > 25
+    assert len(CASES) > 15
 
 
 @pytest.mark.parametrize("overrides", [Overrides(sockets=2), Overrides(p2p=False)])
@@ -64,6 +65,37 @@ def test_a_device_with_a_fit_keeps_its_law():
     without = replace(own, device=own.device.model_copy(update={"measured": none}))
     for op in ("all_reduce", "all_to_all", "p2p"):
         assert seconds(own, op, 8) == seconds(without, op, 8)
+
+
+@pytest.mark.parametrize("name", ["ascend-910b1", "ascend-910b3"])
+def test_devices_with_the_same_links_lend_their_collectives_as_priors(name):
+    measured, lent = machine("8xascend-910b2"), machine(f"8x{name}")
+    for op in ("all_reduce", "all_gather", "all_to_all", "p2p"):
+        for ranks in (2, 4, 8):
+            assert seconds(lent, op, ranks) == seconds(measured, op, ranks)
+    law = lent.laws["collective/all_to_all"]
+    assert (law.provenance, law.origin) == ("prior", "links of ascend-910b2")
+    assert measured.laws["collective/all_to_all"].provenance == "fitted"
+    assert lent.laws["gemm/bf16"].origin == "family davinci"
+
+
+def test_a_lender_without_a_fit_is_refused_by_field():
+    box = machine("8xascend-910b1")
+    link = box.device.link.model_copy(update={"same_as": "l20"})
+    device = box.device.model_copy(update={"link": link})
+    with pytest.raises(BadInput, match=r"ascend-910b1\.yaml: link\.same_as: \"l20\" has no fit"):
+        Machine.build(device, box.topology)
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_a_fitted_mesh_comes_near_the_figures_of_its_datasheet_file(op, ranks):
+    """Best over sizes, of the same server: the fit's large messages are not a tenth above."""
+    box = machine("8xascend-910b2")
+    rate = figures(box.device, op)[ranks]
+    wire = float(wire_factor(op, np.asarray(float(ranks))))
+    best = max(wire * size / seconds(box, op, ranks, size) for size in (1e8, 1.9e8, 1e9, 8e9))
+    assert 0.8 * rate < best < 1.1 * rate
 
 
 def test_crossing_the_cpus_is_in_the_figures():

@@ -5,8 +5,10 @@ import json
 
 import pytest
 
+import perfmodel as pm
 from perfmodel.catalog import load_fit
 from perfmodel.cli.app import run
+from perfmodel.errors import MissingData
 
 ASKED = ["predict", "--model", "wan2.1-t2v-1.3b", "--gpus", "1xh100", "--frames", "33"]
 WIDE = [1.0, 1e15]
@@ -56,3 +58,13 @@ def test_held_out_errors_are_those_of_the_fit_that_is_used(tmp_path, capsys):
     page = answer(capsys, "--fit", own_fit(tmp_path / "fit.json", change))
     assert "gemm 77.7 %" in page
     assert "gemm 77.7 %" not in answer(capsys)
+
+
+def test_collectives_alone_do_not_make_a_device_measured():
+    """A 910B2 has measured collectives; its products are priors, which --strict refuses."""
+    said = pm.predict(pm.Workload(), "8xascend-910b2", parallel="cfg2_usp4_hsdp8")
+    assert 0 < said.prediction.provenance_share["fitted"] < 0.5
+    (warning,) = [w.message for w in said.warnings if w.rule_id == "priors"]
+    assert "perfmodel bench" in warning
+    with pytest.raises(MissingData, match="ascend-910b2 has no fitted kernel laws"):
+        pm.predict(pm.Workload(), "8xascend-910b2", strict=True)

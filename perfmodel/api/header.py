@@ -11,6 +11,7 @@ from perfmodel import catalog, engines
 from perfmodel.api.caches import cache_warning
 from perfmodel.api.command import command_line, spec
 from perfmodel.api.session import Session
+from perfmodel.cost.fits import has_kernels
 from perfmodel.engines.base import Version
 from perfmodel.errors import Problem
 from perfmodel.report.answer import (
@@ -142,7 +143,7 @@ def prior_warning(session: Session, share: Mapping[str, float]) -> list[Problem]
     device = session.system.device.id
     fix = (
         f"measure this machine: perfmodel bench, then perfmodel calibrate --device {device}"
-        if session.fit_id is None
+        if not has_kernels(session.fit)
         else "fit the engine terms to your runs (perfmodel calibrate --runs FILE), or pin a stage "
         "with --set STAGE=MS"
     )

@@ -12,6 +12,7 @@ import numpy as np
 from perfmodel import catalog, engines
 from perfmodel.api.asked import as_options, as_system, as_workload
 from perfmodel.api.caches import with_cache
+from perfmodel.cost.fits import has_kernels
 from perfmodel.cost.machine import Machine
 from perfmodel.engines.base import Behaviour, Context, Engine, Version
 from perfmodel.errors import MissingData, PerfmodelError, Problem, Refused
@@ -163,7 +164,7 @@ def _machine(
     *,
     strict: bool,
 ) -> tuple[Machine, Mapping[str, float]]:
-    if strict and data is None:
+    if strict and not has_kernels(data):
         raise MissingData(
             Problem(
                 "uncalibrated",

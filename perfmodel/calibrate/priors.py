@@ -1,5 +1,8 @@
 """Family medians for devices without records: ``python -m perfmodel.calibrate.priors``.
 
+Collectives of a mesh are left out: they hold for devices with the same links (``link.same_as`` of
+their files), and those of a family differ in them.
+
 Reads every fit of ``calibration/fits`` and rewrites the ``families`` part of
 ``calibration/priors.json``; the named priors there are edited by hand and kept.
 """
@@ -12,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from perfmodel.catalog import data_roots, load_device
+from perfmodel.cost.fits import COLLECTIVE
 
 DIGITS = 4
 
@@ -20,8 +24,11 @@ def family_medians(fits: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Median of each parameter and kernel factor over the devices of a family, by law."""
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for fit in fits:
-        family = load_device(fit["device"]).family
+        device = load_device(fit["device"])
+        family, mesh = device.family, device.link.topology == "mesh"
         for name, law in fit["laws"].items():
+            if mesh and name.startswith(COLLECTIVE):
+                continue
             found.setdefault(family, {}).setdefault(name, []).append(law)
     return {
         family: {name: _median(laws) for name, laws in sorted(by_law.items())}

@@ -56,7 +56,7 @@ def validate_microbench(
     """
     records = read_records(sources)
     fit = fit or load_fit(device.id)
-    laws, _ = load_laws(device.id, device.family, fit)
+    laws, _ = load_laws(device.id, device.family, fit, same_links=device.link.same_as)
     rates = Rates.of(device)
     host = Overrides(**(host_of(fit) if fit else {}))
     warned = other_devices(records, device) + _not_unseen(records, fit)

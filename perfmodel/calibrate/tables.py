@@ -32,6 +32,14 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("all_to_all, 2 MiB and more", "collective/all_to_all", "bytes>=2MiB"),
 )
 
+EXTRAPOLATED = (
+    "gemm/bf16",
+    "gemm/fp8",
+    "attention/bf16",
+    "collective/ring",
+    "collective/all_to_all",
+)
+PAIR_ONLY = ("switch_s", "stream_frac", "rounds_frac")
 PARAMETER_TABLES: tuple[tuple[str, tuple[Parameter, ...]], ...] = (
     (
         "gemm; conv, where it was measured, without `strip`, `cache_frac`, `l2_gain`, "
@@ -47,7 +55,7 @@ PARAMETER_TABLES: tuple[tuple[str, tuple[Parameter, ...]], ...] = (
     ("collective, shared by its operations", protocols.RING_SHARED),
     (
         "collective, all_to_all: the first seven of these, but",
-        tuple(p for p in protocols.PAIR_PARAMETERS if p.name == "switch_s"),
+        tuple(p for p in protocols.PAIR_PARAMETERS if p.name in PAIR_ONLY),
     ),
     ("collective, of each operation", protocols.OWN_PARAMETERS),
     ("quantize", quantize.PARAMETERS),
@@ -69,7 +77,7 @@ def accuracy_table(fits: Iterable[Mapping[str, Any]]) -> str:
         cells = [_cell(fit, law, size) for fit in fits]
         if any(cell != "-" for cell in cells):
             lines.append(f"| {title} | " + " | ".join(cells) + " |")
-    for law in ("gemm/bf16", "gemm/fp8", "attention/bf16", "collective/ring"):
+    for law in EXTRAPOLATED:
         cells = [_beyond(fit, law) for fit in fits]
         lines.append(f"| top tenth of work unseen: {law} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

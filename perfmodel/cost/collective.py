@@ -13,13 +13,17 @@ they share one link):
     per     = smooth maximum of (n-1)/n / wire_frac and copy_frac    (wire, passes over the buffer)
     middle  = latency + middle_s + passes * S * per / (B * middle_frac)
     second  = smooth maximum of latency + plateau_s + plateau_step_s * steps
-              and latency + passes * (fill_s * S / (S + fill_bytes) + S * per / B)
+              and latency * stream_frac + passes * (fill_s * S / (S + fill_bytes) + S * per / B)
     time    = the protocol that the library picks; never below what it was at the last change
 
 The first protocol stores data and flag together and is slowed by that on the whole buffer, so its
 slope follows S and not the bytes on the wire.  The second moves chunks: below a chunk a channel
 the library takes fewer channels instead of smaller chunks, so every step costs a whole chunk.  The
 middle one has neither cost, but sends flags with its data.
+
+Streams of HCCL's all_to_all hide part of the latency (`stream_frac`; 1 elsewhere).  What does not
+fit into its buffer is exchanged in rounds by more than two ranks: beyond 200 MB the bytes take
+``1 / rounds_frac`` of their time, and no less than those that fit.
 
 `perfmodel.cost.protocols` says which protocol a library picks.  Groups that leave the host have no
 plateau where some were measured; each pass fills a second pipeline and is slower on the wire:
@@ -50,7 +54,13 @@ from numpy.typing import NDArray
 
 from perfmodel.cost.fits import Law, values_of
 from perfmodel.cost.machine import Machine, Rates, TopologyLike
-from perfmodel.cost.protocols import OWN_PARAMETERS, parameters_of, passes_of, switch_sizes
+from perfmodel.cost.protocols import (
+    BUFFER_BYTES,
+    OWN_PARAMETERS,
+    parameters_of,
+    passes_of,
+    switch_sizes,
+)
 from perfmodel.cost.result import (
     LATENCY,
     LINK,
@@ -76,7 +86,7 @@ LAW_OF = {
 }
 """Law of each operation; broadcast and p2p are derived."""
 
-NETWORK_TIER = 3
+NETWORK_TIER, PAIR = 3, 2
 PATTERNS: dict[str, Pattern] = {"all_to_all": "pairwise", "p2p": "next"}
 """Who talks to whom (`perfmodel.topology`); the others form rings."""
 
@@ -160,7 +170,7 @@ class _Curve:
             passes=passes,
             steps=passes * np.maximum(ranks - 1.0, 1.0),
             ranks=ranks,
-            link=as_float(link_bytes_per_s * np.where(ranks <= 2, values["pair_frac"], 1.0)),
+            link=as_float(link_bytes_per_s * np.where(ranks <= PAIR, values["pair_frac"], 1.0)),
             idle_s=own["small_s"] + own["rank_s"] * np.maximum(ranks - 2.0, 0.0),
             slope_s=as_float(passes / (link_bytes_per_s * own["small_frac"] * links)),
             per_pass=p_max(wire, own["copy_frac"] + 0.0 * ranks, WIRE_POWER),
@@ -181,12 +191,18 @@ class _Curve:
         byte_s = self.passes * self.per_pass / self.link / self.values["middle_frac"]
         return self.latency_s(size) + self.values["middle_s"] + size * byte_s
 
+    def wire_bytes(self, size: FloatArray) -> FloatArray:
+        """Bytes that take as long as a message in rounds does, never fewer than one that fits."""
+        slower = np.maximum(size / self.values.get("rounds_frac", 1.0), BUFFER_BYTES)
+        return np.where((size > BUFFER_BYTES) & (self.ranks > PAIR), slower, size)
+
     def second_s(self, size: FloatArray, far: NDArray[np.bool_] | bool) -> FloatArray:
         """Chunks: over the ring or the pairs, or over the network too."""
         values, latency = self.values, self.latency_s(size)
         fill = self.fill_s * size / (size + values["fill_bytes"])
         byte_s = self.per_pass / self.link
-        stream = latency + self.passes * (fill + size * byte_s)
+        shown = values.get("stream_frac", 1.0)
+        stream = latency * shown + self.passes * (fill + self.wire_bytes(size) * byte_s)
         least = latency + values["plateau_s"] + values["plateau_step_s"] * self.steps
         near = p_max(stream, least, PLATEAU_POWER)
         if "far_s" not in values or not np.any(far):
@@ -293,7 +309,7 @@ def _paths(
     The last differs only inside usual hosts of a device whose law is lent (`perfmodel.cost.seen`).
     """
     topology: TopologyLike = machine.topology
-    lent = law is not None and law.provenance == "prior" and getattr(topology, "usual", False)
+    lent = law is not None and law.of_family and getattr(topology, "usual", False)
     held = lent and bool(figures(machine.device, op.op))
     if held and isinstance(topology, Topology):
         topology = topology.without_sockets()

@@ -25,6 +25,10 @@ FAMILY_ORDER: dict[str, tuple[str, ...]] = {
 """Which families lend their median fractions, nearest first; others try all."""
 
 
+LINKS_OF = "links of "
+"""What the origin of collectives begins with that a device with the same links lent."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """A law parameter: what it means and between which values it is physical.
@@ -61,7 +65,7 @@ class Law:
         kernel_dims: head widths that each attention kernel was measured at.
         provenance: ``fitted`` or ``prior``.
         range: smallest and largest dimension of the rows behind it.
-        origin: fit id, or the family that lent it.
+        origin: fit id, or who lent it: a family, or a device with the same links.
         power_limited_frac: how far the power limit of the device holds a long run of this law
             below a short burst: 1 fully, 0 not at all.
     """
@@ -75,6 +79,11 @@ class Law:
     range: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     origin: str = ""
     power_limited_frac: float = 1.0
+
+    @property
+    def of_family(self) -> bool:
+        """Whether relatives lent it, not a device with the same links."""
+        return self.provenance == "prior" and not self.origin.startswith(LINKS_OF)
 
     def get(self, parameter: Parameter) -> float:
         """Value of `parameter`, its default when the law does not carry it."""
@@ -193,16 +202,55 @@ def family_laws(priors: Mapping[str, Any], family: str) -> dict[str, Law]:
     return laws
 
 
+COLLECTIVE = "collective/"
+KERNELS = ("gemm/", "attention/")
+"""Laws without which a device counts as not measured."""
+
+
+def has_kernels(fit: Mapping[str, Any] | None) -> bool:
+    """Whether a fit holds products and attention, not collectives alone."""
+    laws = (fit or {}).get("laws", {})
+    return all(any(name.startswith(kind) for name in laws) for kind in KERNELS)
+
+
+def _lent_collectives(device_id: str, lender: str) -> dict[str, Law]:
+    """Fitted collectives of a device with the same links, as priors."""
+    from perfmodel.catalog import load_fit
+
+    if (fit := load_fit(lender)) is None:
+        where = f"hardware/{device_id}.yaml: link.same_as"
+        message = f'{where}: "{lender}" has no fit (calibration/fits); the id of one that has'
+        raise BadInput(Problem("hardware-file", message, field=where, value=lender))
+    return {
+        name: replace(law, provenance="prior", origin=f"{LINKS_OF}{lender}")
+        for name, law in laws_of_fit(fit).items()
+        if name.startswith(COLLECTIVE)
+    }
+
+
 def load_laws(
-    device_id: str, family: str, fit: Mapping[str, Any] | None = None
+    device_id: str,
+    family: str,
+    fit: Mapping[str, Any] | None = None,
+    *,
+    same_links: str | None = None,
 ) -> tuple[dict[str, Law], dict[str, NamedPrior]]:
-    """Laws of a device (fit over family medians) and the named priors."""
+    """Laws of a device and the named priors.
+
+    Its fit, over the collectives of a device with the same links (`Link.same_as`), over the medians
+    of its family.
+
+    Raises:
+        BadInput: the device with the same links has no fit.
+    """
     from perfmodel.catalog import load_fit
 
     priors = load_priors()
     if fit is None:
         fit = load_fit(device_id)
     laws = family_laws(priors, str((fit or {}).get("prior_family", family)))
+    if same_links is not None:
+        laws |= _lent_collectives(device_id, same_links)
     if fit is not None:
         laws.update(_with_both_halves(laws_of_fit(fit)))
     named = {

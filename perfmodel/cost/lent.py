@@ -63,7 +63,7 @@ def adapt(
 def _linked(law: Law, named: Mapping[str, NamedPrior], device: Device) -> Law:
     """Two ranks that share a link of the lender have one, or a slot, where this is no switch."""
     pair = law.values.get(PAIR, 1.0)
-    if device.link.topology == "switch" or pair >= 1.0:
+    if device.link.topology == "switch" or pair >= 1.0 or not law.of_family:
         return law
     return replace(law, values={**law.values, PAIR: 1.0})
 

@@ -253,7 +253,7 @@ class Machine:
         terms: Mapping[str, float] | None = None,
     ) -> Machine:
         """Laws from `fit`, else the shipped fit of the device, else its family's, adapted."""
-        laws, named = load_laws(device.id, device.family, fit)
+        laws, named = load_laws(device.id, device.family, fit, same_links=device.link.same_as)
         laws = adapt(laws, named, device)
         return cls(device, topology, laws, dict(terms or {}), Rates.of(device), named)
 

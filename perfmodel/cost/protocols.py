@@ -91,6 +91,10 @@ RING_PARAMETERS = (
 )
 PAIR_PARAMETERS = (
     *_shared(PAIR_SWITCH_GRID, PAIR_SWITCH_GRID[len(PAIR_SWITCH_GRID) // 2]),
+    Parameter("stream_frac", 1.0, 0.0, 1.0, "share of the latency that streams do not hide"),
+    Parameter(
+        "rounds_frac", 1.0, 0.3, 1.2, "rate of exchanges in rounds over that of smaller ones"
+    ),
     *(
         replace(p, name=f"all_to_all.{p.name}", meaning=f"all_to_all: {p.meaning}")
         for p in OWN_PARAMETERS
@@ -107,6 +111,12 @@ def passes_of(op: str) -> float:
     """Times that the buffer goes round: an all_reduce is a reduce_scatter and an all_gather."""
     return 2.0 if op == "all_reduce" else 1.0
 
+
+BUFFER_BYTES = 200e6
+"""Size from which HCCL exchanges in rounds, each of what its buffer holds (``HCCL_BUFFSIZE``).
+
+General knowledge of its default, borne out by rows: between 195 and 244 MB four ranks of an Ascend
+910B fall from 48 to 36 GB/s and eight from 93 to 72, to stay there to 8 GB; two ranks do not."""
 
 LIBRARY_S = {"first": (6.6e-6, 0.6e-6), "middle": (14.0e-6, 1.9e-6), "second": (8.4e-6, 3.4e-6)}
 """Seconds that NCCL expects of a ring over NVLink, fixed and a step, by LL, LL128 and Simple.

@@ -112,6 +112,7 @@ class Link(Strict):
         p2p: devices copy to each other without passing through host memory.
         in_switch_reduce: the switch can add (NVLink SHARP).
         pair_bytes_per_s_per_direction: of one direct link, where the file knows it.
+        same_as: id of a device with the same links, whose fitted collectives hold here too.
     """
 
     kind: Text
@@ -121,6 +122,7 @@ class Link(Strict):
     p2p: Annotated[bool, Field(strict=True)] = True
     in_switch_reduce: Annotated[bool, Field(strict=True)] = False
     pair_bytes_per_s_per_direction: LinkRate | None = None
+    same_as: Text | None = None
 
     @model_validator(mode="after")
     def _one_direction(self) -> Link:
