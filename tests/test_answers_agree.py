@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 import perfmodel as pm
+from perfmodel.api.session import open_session
+from perfmodel.api.table import build_table
 from perfmodel.report.answer import Answer
 from perfmodel.report.render import Look, render
 from perfmodel.search import rank
+from perfmodel.spec.parallel import Layouts, ParallelConfig
 
 
 def asked(gpus: str, model: str, engine: str = "vllm-omni", **settings: object) -> Answer:
@@ -192,3 +195,19 @@ def test_places_after_the_first_are_in_the_order_of_time():
     times = [row.latency_ms for row in others if row.fit_status == "fits"]
     assert times == sorted(times)
     assert best.latency_ms < times[0]
+
+
+def test_maps_of_the_vae_are_costed_together_and_judged_alone():
+    """On an A100 some products of its tiles lie beyond the measured ones, of the map none."""
+    session = open_session(pm.Workload(model="fasthunyuan"), "4xA100", engine="diffusers")
+    configs = [ParallelConfig(), ParallelConfig(vae_tiling=True)]
+    both = build_table(session, Layouts.of(configs)).evaluation.stages["vae_decode"]
+    told = set()
+    for row, config in enumerate(configs):
+        alone = build_table(session, Layouts.of([config])).evaluation.stages["vae_decode"]
+        single = {line.name: bool(line.extrapolated[alone.index[0]]) for line in alone.lines}
+        for line in both.lines:
+            beyond = bool(line.extrapolated[both.index[row]])
+            assert beyond == single.get(line.name, False), line.name
+            told.add((row, beyond))
+    assert {(0, False), (1, True)} <= told

@@ -138,6 +138,7 @@ def _over_maps(pieces: list[Line], dealt: vae.Dealt, busiest: Ints64) -> list[Li
             whole += each
         sums[:, few] = whole.T
     none, alone = np.zeros(maps), np.ones(maps, np.int64)
+    used = busiest > 0
     return [
         replace(
             line,
@@ -149,7 +150,7 @@ def _over_maps(pieces: list[Line], dealt: vae.Dealt, busiest: Ints64) -> list[Li
             bytes=moved / np.maximum(count, np.finfo(float).tiny),
             message_bytes=none,
             group_size=alone,
-            extrapolated=np.full(maps, line.extrapolated.any()),
+            extrapolated=np.any(used & line.extrapolated[dealt.kind], axis=1),
         )
         for line, (count, seconds, roof_s, launches, flops, moved) in zip(
             pieces, sums.reshape(len(pieces), -1, maps), strict=True
