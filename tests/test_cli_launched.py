@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
+import perfmodel as pm
 from perfmodel.cli.app import run
 from perfmodel.cli.compare import name_cases
 from perfmodel.cli.explain import all_entries
@@ -246,3 +248,27 @@ def test_an_example_of_xdit_is_read_as_xdit(capsys):
         assert answer["engine"]["name"] == "xdit"
         assert answer["prediction"]["config_id"].startswith("usp4_ring2")
         assert answer["workload"]["steps"] == 30
+
+
+@pytest.mark.parametrize(
+    ("engine", "model"),
+    [
+        ("sglang-diffusion", "hunyuanvideo-1.5-i2v"),
+        ("sglang-diffusion", "wan2.1-t2v-14b"),
+        ("vllm-omni", "hunyuanvideo-1.5"),
+        ("vllm-omni", "qwen-image"),
+        ("xdit", "cogvideox-5b"),
+    ],
+)
+@pytest.mark.parametrize("tiling", ["auto", "on"])
+def test_a_printed_command_reads_back_as_its_configuration(engine, model, tiling):
+    options = pm.Options(vae_tiling=tiling)
+    answer = pm.recommend(pm.Workload(model=model), "4xH200", engine=engine, options=options, top=4)
+    assert len(answer.recommendations) > 1
+    for row in answer.recommendations:
+        lines = row.commands.serve.splitlines()
+        command = next(line for line in lines if line and not line.startswith("#"))
+        again = pm.predict(
+            pm.Workload(model=model), "4xH200", engine=engine, launch=shlex.split(command)
+        )
+        assert again.config_id == row.config_id, command

@@ -49,15 +49,19 @@ def asked_configuration(
         if read.model and "model" not in workload.model_fields_set:
             workload = workload.model_copy(update={"model": read.model})
         workload = _with_request(workload, read.request)
-        return read.parallel, workload, options
+        return _tiled(read.parallel, options), workload, options
     if isinstance(parallel, ParallelConfig):
         return parallel, workload, options
     config, suffixes = parse_parallel(parallel)
     for suffix in suffixes:
         options = _with_suffix(options, suffix)
-    if options.vae_tiling == "on" and config.vae_patch == 1:
-        config = replace(config, vae_tiling=True)
-    return config, workload, options
+    return _tiled(config, options), workload, options
+
+
+def _tiled(config: ParallelConfig, options: Options) -> ParallelConfig:
+    """The configuration as its id names it: patches tile by themselves."""
+    tiled = options.vae_tiling == "on" and config.vae_patch == 1
+    return replace(config, vae_tiling=True) if tiled else config
 
 
 def _with_request(workload: Workload, request: Mapping[str, float]) -> Workload:
