@@ -181,3 +181,39 @@ def test_configuration_ids_are_explained(name, says, capsys):
     assert run(["explain", name]) == 0
     assert says in " ".join(capsys.readouterr().out.split())
     assert run(["explain", name + "_nothing9"]) == 2
+
+
+def rule_ids() -> set[str]:
+    """Ids that the code gives its problems, as far as they are written out."""
+    found = set()
+    for path in (Path(perfmodel.__file__).parent).rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = {
+            node.targets[0].id: node.value.value
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and isinstance(node.value, ast.Constant)
+        }
+        for node in ast.walk(tree):
+            if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Problem")):
+                continue
+            given = [word.value for word in node.keywords if word.arg == "rule_id"] or node.args
+            if given and isinstance(given[0], ast.Constant):
+                found.add(given[0].value)
+            elif given and isinstance(given[0], ast.Name) and given[0].id in names:
+                found.add(names[given[0].id])
+    return found
+
+
+def test_every_error_and_warning_is_explained(entries):
+    ids = rule_ids()
+    assert len(ids) > 120
+    known = {folded(name) for entry in entries for name in (entry.term, *entry.aliases)}
+    assert not sorted(name for name in ids if folded(name) not in known)
+
+
+def test_no_refusal_is_explained_that_the_code_never_gives():
+    written = {entry.term for entry in glossary() if entry.kind == "error"}
+    assert len(written) > 50
+    assert written - rule_ids() <= {"bench-compiled", "bench-preset"}

@@ -19,7 +19,7 @@ class Entry:
 
     Attributes:
         term: its name; aliases: other names of the same thing.
-        kind: axis, stage, column, option, rule, warning, engine term, flag, word or id.
+        kind: axis, stage, column, option, rule, warning, error, engine term, flag, word or id.
         text: what it means; formula, unit, source: where there are any.
         values: numbers in use with their bounds and provenance, by engine or law.
     """
@@ -44,14 +44,20 @@ def folded(term: str) -> str:
 
 
 def glossary() -> list[Entry]:
-    """The entries of the glossary file."""
+    """The entries of the glossary file, and of the file of refusals."""
+    refused = [{"kind": "error", **item} for item in _read("refusals.yaml")]
+    return [
+        Entry(**{**item, "aliases": tuple(item.get("aliases", ()))})
+        for item in (*_read("glossary.yaml"), *refused)
+    ]
+
+
+def _read(name: str) -> list[dict[str, Any]]:
     import yaml
 
-    text = files("perfmodel.report").joinpath("glossary.yaml").read_text(encoding="utf-8")
+    text = files("perfmodel.report").joinpath(name).read_text(encoding="utf-8")
     loaded: dict[str, dict[str, Any]] = yaml.load(text, Loader=yaml.CSafeLoader)
-    return [
-        Entry(term, aliases=tuple(item.pop("aliases", ())), **item) for term, item in loaded.items()
-    ]
+    return [{"term": term, **item} for term, item in loaded.items()]
 
 
 def term_entries(documents: Mapping[str, Mapping[str, Any]]) -> list[Entry]:
