@@ -66,7 +66,7 @@ def command(given: Given) -> int:
         return emit(answer, target, time.perf_counter() - started)
     write(answer, given, folder)
     code = emit(answer, target, time.perf_counter() - started)
-    _next_steps(folder)
+    _next_steps(answer, folder)
     return code
 
 
@@ -87,15 +87,18 @@ def write(answer: PlanAnswer, given: Given, folder: Path) -> None:
     write_scripts(answer, run_records(session, answer), folder)
 
 
-def _next_steps(folder: Path) -> None:
+def _next_steps(answer: PlanAnswer, folder: Path) -> None:
     from perfmodel.cli.streams import say
     from perfmodel.files import as_word
+    from perfmodel.plan.scripts import several_hosts
 
+    hosts = several_hosts(answer)
     say(
         f"wrote {folder}: plan.json, run_all.sh, slurm.sh, and serve.sh, request.sh, bench.sh a run"
     )
     script, results = as_word(folder / "run_all.sh"), as_word(folder / "results.jsonl")
-    say(f"next: bash {script}, then perfmodel verify --from {results}")
+    where = f" on each of {hosts} hosts (its head says how)" if hosts > 1 else ""
+    say(f"next: bash {script}{where}, then perfmodel verify --from {results}")
 
 
 def _is_file(path: Path) -> bool:

@@ -8,6 +8,10 @@ them together are ``results.jsonl`` beside the folders.
 
 A folder whose record has no error is done and is skipped, so a second start continues where an
 interrupted one ended.  Only process groups that were started here are ever signalled.
+
+A run over several hosts is started on each of them, with NODE_RANK and MASTER_ADDR set, in a folder
+that all of them see.  The first (NODE_RANK=0) measures and records as above; the others start their
+part once it has begun, and stop it when its record is there.
 """
 
 from __future__ import annotations
@@ -29,10 +33,14 @@ POLL_S = 0.2
 GRACE_S = 30.0
 TAIL_LINES = 40
 DEFAULT_LIMIT_S = 7200.0
+USAGE = 2
+"""Exit code of a start that lacks something."""
 MS_PER_S = datetime.timedelta(seconds=1) / datetime.timedelta(milliseconds=1)
 RECORD, RUNNER_PID = "record.json", "runner.pid"
 SERVER_PID, BENCH_PID = "server.pid", "bench.pid"
 Child = subprocess.Popen[bytes]
+
+HOST_VARIABLE, FIRST_VARIABLE = "NODE_RANK", "MASTER_ADDR"
 
 
 class RunFailed(Exception):
@@ -260,6 +268,56 @@ def claim(folder: Path) -> bool:
     return True
 
 
+def host_number() -> int:
+    """Which of the hosts of a run this is; 0, the first, where nothing says so."""
+    text = os.environ.get(HOST_VARIABLE, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def read_job(folder: Path) -> dict[str, Any]:
+    """What a folder asks for."""
+    job: dict[str, Any] = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+    return job
+
+
+def record_time(folder: Path) -> int:
+    """When the first host wrote its record, 0 if it has not."""
+    with contextlib.suppress(OSError):
+        return (folder / RECORD).stat().st_mtime_ns
+    return 0
+
+
+def take_part(folder: Path, number: int) -> bool:
+    """The share of one of the other hosts in a run: until the first host has a record of it.
+
+    Returns:
+        False when its program failed.
+    """
+    job = read_job(folder)
+    if is_done(folder) or job.get("hosts", 1) <= number:
+        print(f"{folder.name}: nothing to do on host {number}", flush=True)
+        return True
+    before = record_time(folder)
+    deadline = time.monotonic() + 2 * float(job.get("limit_s") or DEFAULT_LIMIT_S)
+    print(f"{folder.name}: waits for the first host", flush=True)
+    while not (folder / RUNNER_PID).exists():
+        watch(None, deadline)
+        if record_time(folder) != before:
+            return True
+    script = "serve.sh" if job.get("port") else "bench.sh"
+    child = start(folder, script, f"host{number}.log")
+    print(f"{folder.name}: takes part", flush=True)
+    try:
+        while record_time(folder) == before and child.poll() is None:
+            watch(None, deadline)
+    finally:
+        stop_group(child.pid, child)
+    failed = record_time(folder) == before and bool(child.returncode)
+    if failed:
+        print(f"{folder.name}: failed with code {child.returncode}, see host{number}.log")
+    return not failed
+
+
 Measure = Callable[[Path, dict[str, Any]], dict[str, Any]]
 
 
@@ -277,7 +335,7 @@ def run(folder: Path, measuring: Measure = measure) -> bool:
     if not claim(folder):
         print(f"{folder.name}: another runner is at work, skipped", flush=True)
         return False
-    job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+    job = read_job(folder)
     for name in ("results.jsonl", "bench.json", "server.log", "bench.log"):
         (folder / name).unlink(missing_ok=True)
     print(f"{folder.name}: starts, about {job.get('minutes', 0):.0f} minutes", flush=True)
@@ -306,16 +364,26 @@ def main(folders: list[str]) -> int:
     """Run folders in order.
 
     Returns:
-        0 when all have a measurement, 1 when one has none, 128 + the signal when interrupted.
+        0 when all have a measurement, 1 when one has none, 2 when the hosts are not told apart,
+        128 + the signal when interrupted.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: ASKED.append(number))
     root = Path(__file__).resolve().parent
+    host, most = host_number(), max(read_job(root / name).get("hosts", 1) for name in folders)
+    if most > 1 and not {HOST_VARIABLE, FIRST_VARIABLE} <= os.environ.keys():
+        print(
+            f"{most} hosts take part: start this on each, from one folder that all see, with "
+            f"{HOST_VARIABLE}=0 to {most - 1} and {FIRST_VARIABLE}=HOST0 (the first one's address)",
+            file=sys.stderr,
+        )
+        return USAGE
     good = True
     for name in folders:
-        with contextlib.suppress(Interrupted):
-            good = run(root / name) and good
-        gather(root)
+        with contextlib.suppress(Interrupted, RunFailed):
+            good = (take_part(root / name, host) if host else run(root / name)) and good
+        if not host:
+            gather(root)
         if ASKED:
             print("interrupted: start it again to continue", flush=True)
             return 128 + ASKED[0]

@@ -15,11 +15,16 @@ from perfmodel.report.plan_answer import PlanAnswer, PlanRun
 from perfmodel.units import S_PER_MINUTE
 
 SHEBANG = "#!/usr/bin/env bash\n"
+HOSTS = re.compile(r"--nnodes[ =](\d+)")
 PORT = re.compile(r"https?://(?:localhost|127\.0\.0\.1):(\d+)")
 LIMIT_FACTOR = 6
 """A run is given up after so many times its expected minutes, and at least half an hour."""
 
 LEAST_LIMIT_S = 1800.0
+SEVERAL_HOSTS = (
+    "# Start it on each of {hosts} hosts, from one folder that all of them see, with NODE_RANK=0\n"
+    "# to {last} and MASTER_ADDR the address of the first, which measures; the others take part.\n"
+)
 SLACK = 2
 """A batch job asks for so many times the expected minutes."""
 
@@ -46,7 +51,7 @@ def write_scripts(answer: PlanAnswer, records: list[dict[str, object]], folder: 
             _write_run(answer, run, record, folder / run.run_id)
             names.append(run.run_id)
         _write(folder / "runner.py", _runner())
-        _write(folder / "run_all.sh", _run_all(names), executable=True)
+        _write(folder / "run_all.sh", _run_all(names, several_hosts(answer)), executable=True)
         _write(folder / "slurm.sh", _slurm(answer, names), executable=True)
         _write(folder / "plan.json", answer.model_dump_json(indent=1) + "\n")
     except OSError as error:
@@ -82,6 +87,7 @@ def _write_run(answer: PlanAnswer, run: PlanRun, record: dict[str, object], fold
         "plan": answer.answer_id,
         "minutes": round(run.minutes, 1),
         "limit_s": max(LEAST_LIMIT_S, ceil(LIMIT_FACTOR * run.minutes) * S_PER_MINUTE),
+        "hosts": _hosts(commands.serve or ""),
         "port": _port(commands.request or commands.benchmark or ""),
         "record": record,
     }
@@ -100,6 +106,11 @@ def _is_video(answer: PlanAnswer) -> bool:
     return bool(answer.workload and answer.workload.frames > 1)
 
 
+def _hosts(text: str) -> int:
+    found = HOSTS.search(text)
+    return int(found[1]) if found else 1
+
+
 def _port(text: str) -> int | None:
     found = PORT.search(text)
     return int(found[1]) if found else None
@@ -109,16 +120,33 @@ def _runner() -> str:
     return (Path(__file__).parent / "runner.py").read_text(encoding="utf-8")
 
 
-def _run_all(names: list[str]) -> str:
+def several_hosts(answer: PlanAnswer) -> int:
+    """Hosts that the widest run of a plan spans."""
+    commands = (run.prediction.commands for run in answer.runs)
+    return max((_hosts(one.serve or "") for one in commands if one), default=1)
+
+
+def _run_all(names: list[str], hosts: int) -> str:
     runs = "\n".join(f"  {quote(name)}" for name in names)
     return (
         f"{SHEBANG}"
         "# Runs what has no result yet; start it again after an interruption or a failure.\n"
+        f"{SEVERAL_HOSTS.format(hosts=hosts, last=hosts - 1) if hosts > 1 else ''}"
         "set -euo pipefail\n"
         'cd "$(dirname "${BASH_SOURCE[0]}")"\n'
         f"runs=(\n{runs}\n)\n"
         'exec python3 runner.py "${runs[@]}"\n'
     )
+
+
+ONE_HOST = 'exec python3 runner.py "${runs[${SLURM_ARRAY_TASK_ID:?is set by sbatch}]}"\n'
+ALL_HOSTS = (
+    'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
+    "export MASTER_ADDR\n"
+    "# shellcheck disable=SC2016  # each task has a number of its own\n"
+    "exec srun --ntasks-per-node=1 bash -c 'NODE_RANK=$SLURM_NODEID exec python3 runner.py \"$0\"' "
+    '"${runs[${SLURM_ARRAY_TASK_ID:?is set by sbatch}]}"\n'
+)
 
 
 def _slurm(answer: PlanAnswer, names: list[str]) -> str:
@@ -139,7 +167,7 @@ def _slurm(answer: PlanAnswer, names: list[str]) -> str:
         "set -euo pipefail\n"
         'cd "${SLURM_SUBMIT_DIR:-.}"\n'
         f"runs=(\n{runs}\n)\n"
-        'exec python3 runner.py "${runs[${SLURM_ARRAY_TASK_ID:?is set by sbatch}]}"\n'
+        f"{ALL_HOSTS if several_hosts(answer) > 1 else ONE_HOST}"
     )
 
 

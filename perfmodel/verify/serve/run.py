@@ -75,10 +75,12 @@ def serve(
         say: gets a line about each run.
 
     Raises:
-        BadInput: no plan there, unknown runs, or an engine that is not installed.
+        BadInput: no plan there, unknown runs, runs over several hosts, or an engine that is not
+            installed.
         KeyboardInterrupt: a signal asked to end; everything that was started is stopped.
     """
     folders = chosen(folder, runs)
+    _refuse_several_hosts(folders)
     _refuse_missing(folders)
     with listening():
         for path in folders:
@@ -144,6 +146,18 @@ def program_of(script: str) -> str | None:
         if words and words[0] not in _SHELL_WORDS:
             return words[0]
     return None
+
+
+def _refuse_several_hosts(folders: Sequence[Path]) -> None:
+    wide = [path for path in folders if runner.read_job(path).get("hosts", 1) > 1]
+    if wide:
+        where = wide[0].parent
+        message = (
+            f"{', '.join(path.name for path in wide)}: takes several hosts; run "
+            f"bash {as_word(where / 'run_all.sh')} on each, then perfmodel verify --from "
+            f"{as_word(where / RESULTS)}"
+        )
+        raise BadInput(Problem("serve-hosts", message, "--serve", str(where)))
 
 
 def _refuse_missing(folders: Sequence[Path]) -> None:
