@@ -17,6 +17,7 @@ from perfmodel.pipeline.lines import (
     plain_line,
     total_s,
 )
+from perfmodel.pipeline.skew import skew_share
 from perfmodel.placement.columns import take_shape
 from perfmodel.placement.denoise import EngineTable, PlacedDenoise, place_denoise
 from perfmodel.shapes import Shape
@@ -119,7 +120,7 @@ def _host_gap(
 
 def _skew(device_s: Column, cases: Layouts, placed: PlacedDenoise, machine: Machine) -> Line:
     """Waiting inside collectives for the slowest rank: a share of the compute between them."""
-    together = cases.world_size // cases.dp > 1
+    together = skew_share(cases.world_size // cases.dp)
     return plain_line(
         STAGE,
         "waiting for the slowest rank",
