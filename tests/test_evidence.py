@@ -5,10 +5,13 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import perfmodel as pm
-from perfmodel.api.evidence import distance
+from perfmodel.api.evidence import distance, quantile
 from perfmodel.api.session import open_session
 from perfmodel.catalog.scored import ScoredRun, scored_runs
 from perfmodel.errors import BadInput
@@ -158,3 +161,8 @@ def test_a_fit_of_the_users_own_quotes_its_own_kernels(tmp_path):
     said = pm.predict(FLAGSHIP, "1xb300-sxm", fit=path).evidence
     assert [item.kind for item in said] == ["holdout"]
     assert "gemm 1.5 %" in said[0].text
+
+
+@given(st.lists(st.floats(0.0, 1e3), min_size=1, max_size=40), st.sampled_from((0.5, 0.9)))
+def test_quantile_is_numpys_to_the_last_bit(values: list[float], share: float) -> None:
+    assert quantile(values, share) == np.quantile(values, share)

@@ -45,4 +45,5 @@ def _behind(count: int) -> float:
 def _normal() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Points on either side of 0, none on the step itself, and Phi there."""
     at = np.linspace(-EDGE, EDGE, STEPS)
-    return at, np.array([NormalDist().cdf(x) for x in at])
+    below = NormalDist().cdf
+    return at, np.array([below(x) for x in at.tolist()])
