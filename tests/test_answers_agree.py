@@ -211,3 +211,14 @@ def test_maps_of_the_vae_are_costed_together_and_judged_alone():
             assert beyond == single.get(line.name, False), line.name
             told.add((row, beyond))
     assert {(0, False), (1, True)} <= told
+
+
+def test_tiled_decodes_have_a_speed_up_too():
+    """With tiling on, configurations that decode patches have no tiling of their own."""
+    tiled = pm.recommend(
+        pm.Workload(model="cosmos3-nano"), "4xB300", options=pm.Options(vae_tiling="on")
+    )
+    best = tiled.recommendations[0]
+    assert best.speedup == pytest.approx(best.one_gpu_ms / best.latency_ms)
+    assert best.speedup > 2
+    assert f"{best.speedup:.2f}x one GPU" in page(tiled)

@@ -30,7 +30,7 @@ from perfmodel.calibrate.runs.terms import (
 )
 from perfmodel.catalog import data_files, own_terms
 from perfmodel.cli.calibrate import command as calibrate
-from perfmodel.cli.calibrate_runs import _cases
+from perfmodel.cli.calibrate_runs import _cases, _left_out, _other_engines
 from perfmodel.errors import BadInput
 from perfmodel.spec.record import RunRecord, read_records
 from perfmodel.units import MS_PER_S
@@ -424,3 +424,31 @@ def test_too_few_runs_leave_the_priors_and_say_so(tmp_path, capsys):
     assert "mine.jsonl:2" in shown.err
     written = json.loads((tmp_path / "out" / "lightx2v.json").read_text())
     assert all(term["provenance"] == "prior" for term in written["terms"].values())
+
+
+def test_what_is_left_out_is_said_with_its_reason():
+    whole = next(r for r in RECORDS if r.engine == "vllm-omni" and (r.frames or 1) > 1)
+    runs = [
+        whole,
+        whole.model_copy(update={"id": "a", "model": "no-such-model"}),
+        whole.model_copy(update={"id": "b", "gpu": "no-such-gpu"}),
+        whole.model_copy(update={"id": "c", "doubtful": True}),
+        whole.model_copy(update={"id": "d", "measured_ms": {}}),
+    ]
+    told = {}
+    assert len(cases_of(runs, lambda run, why: told.update({run: why}))) == 1
+    assert set(told) == {"a", "b", "c", "d"}
+    assert "no-such-model" in told["a"]
+    assert "no-such-gpu" in told["b"]
+    assert told["c"] == "doubtful"
+
+
+def test_runs_left_out_and_unknown_engines_are_warned_of():
+    whole = next(r for r in RECORDS if r.engine == "vllm-omni" and (r.frames or 1) > 1)
+    (warning,) = _left_out([("a", "x"), ("b", "y"), ("c", "y")], 7)
+    assert warning.message.startswith("3 of 7 runs are left out: 2 y (b); 1 x (a)")
+    assert _left_out([], 7) == []
+    mine = cases_of([whole, whole.model_copy(update={"engine": "vLLM_Omni_"})])
+    (other,) = _other_engines(mine)
+    assert other.value == "vLLM_Omni_"
+    assert "read as diffusers" in other.message

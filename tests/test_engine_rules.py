@@ -356,3 +356,13 @@ def test_predicates_return_a_bool_for_each_configuration():
             column = rule.violated(ctx, layouts)
             assert column.dtype == np.bool_
             assert column.shape == (3,)
+
+
+def test_patches_of_a_replica_are_ranks_of_its_own_server():
+    """Each replica is a server: 4 of 8 ranks decode, not those of the other one."""
+    ctx = context("wan2.1-t2v-14b", num_gpus=8)
+    assert errors(ctx, ulysses=4, dp=2, vae_patch=4) == set()
+    assert errors(ctx, ulysses=4, dp=2, vae_patch=8) == {"vae-patch-world"}
+    problem = found(ctx, ulysses=4, dp=2, vae_patch=8)["vae-patch-world"]
+    assert "and there are 4" in problem.message
+    assert problem.legal_values == ("1", "2", "4")

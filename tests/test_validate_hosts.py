@@ -105,6 +105,13 @@ def test_too_few_runs_leave_the_engines_value():
     assert stored["provenance"] == "prior"
 
 
+def test_runs_from_elsewhere_leave_a_host_as_it_is_stated():
+    others = [r for r in RECORDS if r.engine == "vllm-omni" and r.source != OF_HOST[0].source]
+    found = fit_hosts("vllm-omni", cases_of(others[:3]), {})
+    assert found == ()
+    assert with_hosts({HOST: STATED}, found) == {HOST: STATED}
+
+
 # Queues
 
 

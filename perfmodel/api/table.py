@@ -167,9 +167,9 @@ def memory_of(session: Session, layouts: Layouts) -> MemoryTable:
 
 def build_table(session: Session, layouts: Layouts) -> Table:
     """Times and memory of `layouts`; the row of one device is found if it is there."""
-    single = np.flatnonzero(
-        (layouts.world_size == 1) & (layouts.vae_tiling == layouts.vae_tiling.min())
-    )
+    alone = layouts.world_size == 1
+    plain = layouts.vae_tiling == layouts.vae_tiling[alone].min(initial=1)
+    single = np.flatnonzero(alone & plain)
     return Table(
         session=session,
         evaluation=evaluate(session.job, layouts),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -61,7 +62,9 @@ def _cases(paths: list[Path], progress: Progress) -> list[Case]:
 
     records, bad = read_records(paths)
     progress.quick(f"reading {len(records)} runs")
-    found = cases_of(progress.counted(records, "runs"))
+    skipped: list[tuple[str, str]] = []
+    found = cases_of(progress.counted(records, "runs"), lambda run, why: skipped.append((run, why)))
+    bad += [*_left_out(skipped, len(records)), *_other_engines(found)]
     progress.quick(f"predicting {len(found)} runs")
     cases, slips = _in_milliseconds(progress.counted(found, "runs"))
     bad += slips
@@ -71,6 +74,42 @@ def _cases(paths: list[Path], progress: Progress) -> list[Case]:
         raise BadInput(*bad, Problem("fit-empty", message, field="--runs", value=names))
     warn(bad)
     return cases
+
+
+MOST_NAMED = 3
+
+
+def _left_out(skipped: Sequence[tuple[str, str]], records: int) -> list[Problem]:
+    """One warning of the runs that nothing is fitted to, by reason, most frequent first."""
+    if not skipped:
+        return []
+    by_reason: dict[str, list[str]] = {}
+    for run, why in skipped:
+        by_reason.setdefault(why, []).append(run)
+    reasons = sorted(by_reason.items(), key=lambda item: -len(item[1]))
+    said = "; ".join(f"{len(runs)} {why} ({runs[0]})" for why, runs in reasons[:MOST_NAMED])
+    more = f"; {len(reasons) - MOST_NAMED} other reasons" if len(reasons) > MOST_NAMED else ""
+    message = f"{len(skipped)} of {records} runs are left out: {said}{more}; validate lists all"
+    return [Problem("runs-left-out", message, field="--runs", severity="warning")]
+
+
+def _other_engines(cases: Sequence[Case]) -> list[Problem]:
+    """A warning for each engine that is not modelled, whose runs fit another one's terms."""
+    from perfmodel.engines import engine_names
+
+    counts = Counter(case.record.engine for case in cases)
+    return [
+        Problem(
+            "runs-engine",
+            f'{count} runs of "{name}", which is no engine that is modelled, are read as diffusers '
+            "and fit its terms; if a name is misspelt, correct it",
+            field="--runs",
+            value=name,
+            severity="warning",
+        )
+        for name, count in counts.items()
+        if name not in engine_names()
+    ]
 
 
 def _in_milliseconds(cases: Iterable[Case]) -> tuple[list[Case], list[Problem]]:

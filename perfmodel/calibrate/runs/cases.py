@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -154,18 +154,27 @@ class _Traced(dict[str, float]):
         return super().__contains__(name)
 
 
-def cases_of(records: Iterable[RunRecord]) -> list[Case]:
-    """Runs that can be predicted, are not doubtful and measure a stage or a request."""
+def cases_of(
+    records: Iterable[RunRecord], left_out: Callable[[str, str], None] = lambda run, why: None
+) -> list[Case]:
+    """Runs that can be predicted, are not doubtful and measure a stage or a request.
+
+    `left_out` is told the id of each other run, and why.
+    """
     found = []
     for record in records:
-        if record.doubtful:
-            continue
         try:
-            case = _case(record)
-        except (Skip, PerfmodelError):
+            case = None if record.doubtful else _case(record)
+        except Skip as reason:
+            left_out(record.id, str(reason))
             continue
-        if case.targets:
-            found.append(case)
+        except PerfmodelError as error:
+            left_out(record.id, error.problems[0].message)
+            continue
+        if case is None or not case.targets:
+            left_out(record.id, "doubtful" if case is None else "no time that is fitted")
+            continue
+        found.append(case)
     return found
 
 

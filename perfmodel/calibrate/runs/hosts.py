@@ -45,12 +45,21 @@ class HostFit:
 
 
 def fit_hosts(file: str, cases: Sequence[Case], values: Values) -> tuple[HostFit, ...]:
-    """Fit the hosts of a terms file under the engine's `values`."""
+    """Fit the hosts of a terms file that measured some of the runs, under the engine's `values`.
+
+    The others stay as stated: runs from elsewhere say nothing of them.
+    """
+    by_host = {host: [case for case in cases if case.host == host] for host in _hosts(cases)}
     return tuple(
-        _fit(host, name, entry, [case for case in cases if case.host == host], values)
+        _fit(host, name, entry, by_host[host], values)
         for host, stated in catalog.own_terms(file).get("hosts", {}).items()
+        if host in by_host
         for name, entry in stated["terms"].items()
     )
+
+
+def _hosts(cases: Sequence[Case]) -> set[str]:
+    return {case.host for case in cases if case.host is not None}
 
 
 def _fit(

@@ -34,10 +34,14 @@ def _world_size_problem(ctx: Context, config: ParallelConfig) -> Problem:
     return refusal("world-size", ctx, config, "cfg", clash)
 
 
-def _one_host(ctx: Context, layouts: Layouts) -> BoolColumn:
+def server_ranks(ctx: Context, layouts: Layouts) -> IntColumn:
+    """Ranks of one server: each replica has its own, unless weights are gathered between them."""
     gathers = ctx.behaviour.options.offload == "layerwise-gather"
-    ranks = layouts.world_size // (1 if gathers else layouts.dp)
-    return mask((ctx.nodes > 1) & (ranks > ctx.gpus_per_node))
+    return np.asarray(layouts.world_size // (1 if gathers else layouts.dp))
+
+
+def _one_host(ctx: Context, layouts: Layouts) -> BoolColumn:
+    return mask((ctx.nodes > 1) & (server_ranks(ctx, layouts) > ctx.gpus_per_node))
 
 
 def _one_host_problem(ctx: Context, config: ParallelConfig) -> Problem:

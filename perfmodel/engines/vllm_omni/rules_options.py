@@ -10,6 +10,7 @@ from perfmodel.engines.base import Context
 from perfmodel.engines.legality import BoolColumn, Rule, mask
 from perfmodel.engines.nearest import divisors, model_refusal, option_refusal, refusal, words
 from perfmodel.engines.vllm_omni.attention import BACKENDS, SPARSE_BACKENDS
+from perfmodel.engines.vllm_omni.rules_mesh import server_ranks
 from perfmodel.engines.vllm_omni.versions import label_of, lacks, of_label
 from perfmodel.errors import Problem
 from perfmodel.spec.parallel import Layouts, ParallelConfig
@@ -182,14 +183,14 @@ def _vae_model_problem(ctx: Context, config: ParallelConfig) -> Problem:
 
 
 def _vae_world(ctx: Context, layouts: Layouts) -> BoolColumn:
-    world = layouts.world_size
+    world = server_ranks(ctx, layouts)
     between = (layouts.vae_patch > 1) & (layouts.vae_patch != world)
     too_many = layouts.vae_patch > world
     return mask(too_many if ctx.behaviour.vae_patch_below_world_legal else too_many | between)
 
 
 def _vae_world_problem(ctx: Context, config: ParallelConfig) -> Problem:
-    world = config.world_size
+    world = int(server_ranks(ctx, Layouts.of([config]))[0])
     clash = f"vae_patch={config.vae_patch} reuses the ranks of the denoiser, and there are {world}"
     if ctx.behaviour.vae_patch_below_world_legal:
         return refusal("vae-patch-world", ctx, config, "vae_patch", clash, divisors(world))
