@@ -272,3 +272,39 @@ def test_a_printed_command_reads_back_as_its_configuration(engine, model, tiling
             pm.Workload(model=model), "4xH200", engine=engine, launch=shlex.split(command)
         )
         assert again.config_id == row.config_id, command
+
+
+SGLANG = "sglang serve --model-path Wan-AI/Wan2.1-T2V-1.3B-Diffusers --num-gpus 4 --sp-degree 4"
+XDIT = "xdit --model zai-org/CogVideoX-5b --ulysses_degree 4"
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "instead"),
+    [
+        (SGLANG, "--enable-teacache true", "--cache METHOD"),
+        (SGLANG, "--enable-cache-dit true", "--cache METHOD"),
+        (SGLANG, "--dit-cpu-offload true", "--offload MODE"),
+        (SGLANG, "--vae-precision fp32", ""),
+        (SGLANG, "--dit-cpu-offload false", None),
+        (XDIT, "--enable_sequential_cpu_offload", "--offload MODE"),
+        (XDIT, "--batch_size 2", "--batch N"),
+    ],
+)
+def test_flags_that_change_the_answer_are_read_or_said(command, flags, instead, capsys):
+    assert predict("--json", launch=f"{command} {flags}".split()) == 0
+    warnings = json.loads(capsys.readouterr().out)["warnings"]
+    said = [w for w in warnings if w["rule_id"] == "launch-ignored"]
+    assert len(said) == (instead is not None)
+    for warning in said:
+        assert flags.split()[0] in warning["message"]
+        assert warning["suggestions"] == ([instead] if instead else [])
+
+
+def test_an_offloaded_text_encoder_reads_back():
+    wide = pm.predict(
+        pm.Workload(),
+        "1xH200",
+        engine="sglang-diffusion",
+        launch=[*SGLANG.split()[:4], "--text-encoder-cpu-offload", "true"],
+    )
+    assert wide.config_id == "offload-text-encoder"

@@ -129,3 +129,20 @@ def test_a_benchmark_over_hosts_takes_the_variables_of_its_shell(tmp_path: Path)
     words = json.loads(seen.read_text(encoding="utf-8"))
     assert "--node_rank=1" in words
     assert "--master_addr=10.0.0.1" in words
+
+
+@pytest.mark.parametrize("name", ["sglang-diffusion", "xdit", "wan-official", "diffusers"])
+def test_a_run_over_several_hosts_takes_whole_hosts(name: str) -> None:
+    """Launchers start as many processes on each host; 9 ranks of 16 would be 10."""
+    session = open_session(Workload(model="wan2.1-t2v-14b"), "2x8xH100", engine=name)
+    rules = engine(name).rules()
+
+    def broken(parallel: str) -> dict[str, str]:
+        config = parse_parallel(parallel)[0]
+        return {p.rule_id: p.message for p in problems(rules, session.context, config)}
+
+    for ranks in (9, 12, 15):
+        assert "whole-hosts" in broken(f"ring{ranks}")
+    assert "ask --gpus 2x6xh100-sxm" in broken("ring12")["whole-hosts"]
+    for parallel in ("ring5", "ring8", "ring16", "usp8_ring2"):
+        assert "whole-hosts" not in broken(parallel)

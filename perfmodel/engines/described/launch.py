@@ -31,7 +31,8 @@ class Grammar:
         model: flags that name the checkpoint.
         models: flag to catalogue ids by its values; it says more than the path of a checkpoint.
         request: flag to a field of `Workload`; ``size`` holds width and height.
-        hints: flag whose value is not read to the flag of this program that says the same.
+        hints: flag whose value is not read to the flag of this program that says the same, "" where
+            none does.
         settle: completes the degrees as the engine does, from them, the model and the request.
     """
 
@@ -90,7 +91,7 @@ def read(grammar: Grammar, argv: Sequence[str]) -> Launch:
         problems=tuple(
             _not_read(flag, value, grammar.hints[flag])
             for flag, value in ignored
-            if flag in grammar.hints
+            if flag in grammar.hints and value.lower() not in _FALSE
         ),
         request=request,
     )
@@ -116,6 +117,8 @@ def _option(
         on = value.lower() not in _FALSE
         if not key.startswith("option:"):
             degrees.setdefault(key, choice if on else 1)  # type: ignore[arg-type]
+        elif on and choice == "text-encoder":
+            options.setdefault(key[7:], choice)  # streaming the transformer says more
         elif on:
             options[key[7:]] = choice
         return True
@@ -139,13 +142,14 @@ def _request(
 
 
 def _not_read(flag: str, value: str, instead: str) -> Problem:
+    typed = f"{flag} {value}".strip()
+    message = f"{typed} of the launch command is not read, so the prediction does not follow it"
     return Problem(
         "launch-ignored",
-        f"{flag} {value} of the launch command is not read, so the prediction does not follow it; "
-        f"give {instead} before --parallel",
+        f"{message}; give {instead} before --parallel" if instead else message,
         field=flag,
         value=value,
-        suggestions=(instead,),
+        suggestions=(instead,) if instead else (),
         severity="warning",
     )
 

@@ -210,6 +210,26 @@ def _patch_problem(ctx: Context, config: ParallelConfig) -> Problem:
     return refusal("vae-patch-world", ctx, config, "vae_patch", clash, divisors(world))
 
 
+def _hosts(ctx: Context, layouts: Layouts) -> BoolColumn:
+    ranks = layouts.world_size
+    several = (ctx.nodes > 1) & (ranks > ctx.gpus_per_node)
+    all_alike = (ranks == ctx.num_gpus) & (ctx.num_gpus % ctx.nodes == 0)
+    return mask(several & (ranks % ctx.gpus_per_node != 0) & ~all_alike)
+
+
+def _hosts_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    world, each = config.world_size, ctx.gpus_per_node
+    clash = (
+        f"{config.config_id} leaves GPUs of a host without a rank: {world} ranks on hosts of {each}"
+    )
+    legal = [each * hosts for hosts in range(1, ctx.nodes + 1)]
+    other = next((n for n in range(2, ctx.nodes + 1) if world % n == 0), None)
+    if other is not None:
+        clash += f"; for {world // other} on each of {other}, ask --gpus {other}x{world // other}x"
+        clash += ctx.device
+    return refusal("whole-hosts", ctx, config, "ulysses", clash, legal)
+
+
 def _tiling(ctx: Context, layouts: Layouts) -> BoolColumn:
     return mask((layouts.vae_tiling > 0) & (not ctx.behaviour.has_vae_tiling))
 
@@ -285,6 +305,12 @@ RULES: tuple[Rule, ...] = (
         problem=_axis_problem,
     ),
     *_taken(MESH_RULES, _SHARED_MESH),
+    Rule(
+        id="whole-hosts",
+        title="A run over several hosts has as many ranks on each, on all of their GPUs.",
+        violated=_hosts,
+        problem=_hosts_problem,
+    ),
     *_taken(SEQUENCE_RULES, _SHARED_SEQUENCE),
     Rule(
         id="hsdp-layerwise",

@@ -238,6 +238,7 @@ def read_launch(argv: Sequence[str]) -> Launch:
             "--enable-cfg-parallel": ("cfg", 2),
             "--enable-torch-compile": ("option:compile", True),
             "--dit-layerwise-offload": ("option:offload", "layerwise"),
+            "--text-encoder-cpu-offload": ("option:offload", "text-encoder"),
             "--vae-tiling": ("option:vae_tiling", "on"),
             "--vae-config.use-parallel-decode": ("vae_patch", -1),
         },
@@ -258,6 +259,10 @@ def read_launch(argv: Sequence[str]) -> Launch:
         hints={
             "--attention-backend": "--attention BACKEND",
             "--quantization": "--dtype DTYPE",
+            "--dit-cpu-offload": "--offload MODE",
+            "--enable-cache-dit": "--cache METHOD",
+            "--enable-teacache": "--cache METHOD",
+            "--vae-precision": "",
             "--resolution": "--size WxH",
             "--task": "--task TASK",
         },

@@ -188,6 +188,11 @@ def read_launch(argv: Sequence[str]) -> Launch:
         hints={
             "--attention_backend": "--attention BACKEND",
             "--gemm_quantization": "--dtype DTYPE",
+            "--enable_sequential_cpu_offload": "--offload MODE",
+            "--use_cache": "--cache METHOD",
+            "--batch_size": "--batch N",
+            "--use_fp8_t5_encoder": "",
+            "--vae_parallel_size": "",
             "--task": "--task TASK",
         },
         switches={
