@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from perfmodel import catalog
+from perfmodel.cost.fits import has_kernels
 from perfmodel.report.validate_answer import RecordDetail, ValidateAnswer
 from perfmodel.spec.record import END_TO_END_KEYS
 from perfmodel.validate.runs import validate_runs
@@ -95,7 +96,7 @@ def table(answer: ValidateAnswer) -> Iterator[tuple[str, list[tuple[float, float
 
 def has_fit(gpu: str) -> bool:
     """Whether the device has kernel laws of its own."""
-    return catalog.load_fit(gpu) is not None
+    return has_kernels(catalog.load_fit(gpu))
 
 
 def videos() -> set[str]:
