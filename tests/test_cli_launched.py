@@ -308,3 +308,22 @@ def test_an_offloaded_text_encoder_reads_back():
         launch=[*SGLANG.split()[:4], "--text-encoder-cpu-offload", "true"],
     )
     assert wide.config_id == "offload-text-encoder"
+
+
+@pytest.mark.parametrize(
+    ("program", "config_id"),
+    [
+        ("python generate.py", "offload-model"),
+        ("python generate.py --offload_model False", "single"),
+        ("torchrun --nproc_per_node=4 generate.py --ulysses_size 4", "usp4"),
+    ],
+)
+def test_wan_offloads_on_one_gpu_unless_told_not_to(program, config_id):
+    """``generate.py``: offload_model is True where there is one process, if it is not given."""
+    answer = pm.predict(
+        pm.Workload(),
+        "4xH200",
+        engine="wan-official",
+        launch=f"{program} --task t2v-14B --size 832*480 --ckpt_dir x".split(),
+    )
+    assert answer.config_id == config_id

@@ -1,6 +1,7 @@
 """What answers quote of measured runs: the shipped list, the group that fits, the nearest run."""
 
 import csv
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -150,7 +151,15 @@ def test_errors_of_shipped_laws_are_not_quoted_for_other_laws(tmp_path, monkeypa
     (own / "vllm-omni.json").write_text(shipped.read_text(encoding="utf-8"), encoding="utf-8")
     assert "runs" in kinds(pm.predict(FLAGSHIP, "1xb300-sxm"))
     monkeypatch.setenv("PERFMODEL_PATH", str(tmp_path))
-    assert set(kinds(pm.predict(FLAGSHIP, "1xb300-sxm"))) == {"holdout"}
+    said = pm.predict(FLAGSHIP, "1xb300-sxm")
+    assert set(kinds(said)) == {"holdout"}
+    kernels, own_runs = said.evidence
+    unseen = json.loads(shipped.read_text(encoding="utf-8"))["fit"]["held_out"]["after"]
+    assert own_runs.median_ape == pytest.approx(100 * unseen["median_frac"])
+    assert "your engine terms" in own_runs.text
+    assert "kernels" in kernels.text
+    digest = hashlib.sha256(shipped.read_bytes()).hexdigest()[:8]
+    assert said.provenance["terms"] == f"vllm-omni@{digest} of your own"
 
 
 def test_a_fit_of_the_users_own_quotes_its_own_kernels(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from perfmodel import catalog, engines
 from perfmodel.api.session import Session
@@ -26,17 +27,36 @@ def evidence(session: Session, shown: Prediction) -> tuple[Evidence, ...]:
     Runs are left out where laws or engine terms are the user's own: their errors would not be those
     of this prediction.
     """
-    found = [*_kernels(session.fit)]
-    if _as_shipped(session):
+    own = own_terms_file(session)
+    found = [*_kernels(session.fit), *_own_terms(own)]
+    if own is None and session.fit == catalog.load_fit(session.system.device.id):
         runs = scored_runs(session.model.slug, session.system.device.id)
         found += [*_group(session, runs), *_nearest(session, shown, runs)]
     return tuple(found)
 
 
-def _as_shipped(session: Session) -> bool:
-    terms = catalog.data_files(f"calibration/engines/{session.engine.name}.json")
-    own = [path for path in terms if not path.is_relative_to(catalog.data_roots()[0])]
-    return not own and session.fit == catalog.load_fit(session.system.device.id)
+def own_terms_file(session: Session) -> Path | None:
+    """The user's file of engine terms that the prediction rests on; None where it is shipped."""
+    files = catalog.data_files(f"calibration/engines/{session.behaviour.terms}.json")
+    own = [path for path in files if not path.is_relative_to(catalog.data_roots()[0])]
+    return own[-1] if own else None
+
+
+def _own_terms(path: Path | None) -> Iterator[Evidence]:
+    """Errors of runs that the user's engine terms were not fitted to."""
+    if path is None:
+        return
+    fit = catalog.own_terms(path.stem).get("fit", {})
+    unseen = fit.get("held_out", {}).get("after", {})
+    if unseen.get("median_frac") is not None:
+        yield Evidence(
+            kind="holdout",
+            text=f"median error of the {unseen['rows']:.0f} runs behind your engine terms, each "
+            f"predicted without its like: {unseen['median_frac'] * PERCENT:.1f} %",
+            median_ape=unseen["median_frac"] * PERCENT,
+            records=int(unseen["rows"]),
+            in_fit=False,
+        )
 
 
 def _kernels(fit: Mapping[str, object] | None) -> Iterator[Evidence]:

@@ -10,6 +10,7 @@ from typing import Literal
 from perfmodel import catalog, engines
 from perfmodel.api.caches import cache_warning
 from perfmodel.api.command import command_line, spec
+from perfmodel.api.evidence import own_terms_file
 from perfmodel.api.session import Session
 from perfmodel.cost.fits import has_kernels
 from perfmodel.engines.base import Version
@@ -172,12 +173,14 @@ def unique(problems: list[Problem]) -> tuple[ProblemInfo, ...]:
 def provenance(session: Session) -> dict[str, str]:
     """What the numbers were made from."""
     fit = session.fit_id or f"priors of the {session.system.device.family} family"
-    traced = session.model.traced
+    traced, own = session.model.traced, own_terms_file(session)
+    digest = "" if own is None else hashlib.sha256(own.read_bytes()).hexdigest()[:8]
     return {
         **({"traced": f"{traced.class_name} of {traced.library}"} if traced else {}),
         "perfmodel": __version__,
         "fit": f"{session.system.device.id}@{session.fit_id}" if session.fit_id else fit,
         "rules": f"{session.behaviour.engine} {session.behaviour.version}",
+        **({"terms": f"{own.stem}@{digest} of your own"} if own else {}),
     }
 
 

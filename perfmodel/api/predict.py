@@ -87,7 +87,7 @@ def predict(
         overrides: stages [ms] that replace the prediction.
         price_per_gpu_hour: turns GPU-seconds into money.
         fit: calibration file.
-        strict: refuse priors.
+        strict: refuse a device without fitted products and attention.
         ran: the configuration was measured, so that only what leaves nothing to predict is refused
             (`INDISPENSABLE`); the other rules it breaks become warnings.
         host: the machine behind published runs that measured it, where it has terms of its own.

@@ -121,7 +121,7 @@ def recommend(
         max_latency_ms: leave out those where a request in flight takes longer.
         price_per_gpu_hour: turns GPU-seconds into money.
         fit: calibration file.
-        strict: refuse priors.
+        strict: refuse a device without fitted products and attention.
 
     Returns:
         The answer; status ``does_not_fit`` when nothing fits.

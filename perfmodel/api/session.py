@@ -39,7 +39,7 @@ class Session:
         job: what `pipeline.evaluate` takes.
         context: what legality rules and commands look at.
         fit: the calibration behind the kernel laws, None when they are priors.
-        strict: refuse priors and guesses.
+        strict: refuse a device without fitted products and attention.
     """
 
     workload: Workload
@@ -90,13 +90,13 @@ def open_session(
         engine: ``name``, ``name@version`` or ``name@date``.
         options: choices that hold for all candidates.
         fit: calibration file to use instead of the shipped one.
-        strict: refuse where a prior would be used (MissingData).
+        strict: refuse a device without fitted products and attention (MissingData).
         host: a machine behind published runs, whose terms win over the engine's.
         resolved: a session whose engine, model and machine are taken over.
 
     Raises:
         BadInput: unknown names, bad sizes.
-        MissingData: a peak rate that does not exist; anything uncalibrated under `strict`.
+        MissingData: a peak rate that does not exist; a device without fitted laws under `strict`.
     """
     workload, system, options = as_workload(workload), as_system(system), as_options(options)
     found, version = (

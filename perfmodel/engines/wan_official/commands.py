@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands
 
 
 def read_launch(argv: Sequence[str]) -> Launch:
-    """Read ``torchrun ... generate.py ...`` as typed."""
+    """Read ``torchrun ... generate.py ...`` as typed; on one GPU it offloads unless told not to."""
     grammar = Grammar(
         engine="wan-official",
         programs=("generate.py",),
@@ -106,4 +107,8 @@ def read_launch(argv: Sequence[str]) -> Launch:
         },
         hints={"--task": "--model MODEL"},
     )
-    return read(grammar, argv)
+    launch = read(grammar, argv)
+    told = any(word.startswith("--offload_model") for word in argv)
+    if told or launch.parallel.world_size > 1:
+        return launch
+    return replace(launch, options={"offload": "model", **launch.options})
