@@ -25,6 +25,7 @@ from perfmodel.catalog import load_device
 from perfmodel.cost import gemm, protocols
 from perfmodel.cost.fits import Parameter, laws_of_fit, load_laws
 from perfmodel.cost.machine import Rates
+from perfmodel.cost.protocols import HCCL_ONLY
 from perfmodel.errors import BadInput, MissingData
 
 MICROBENCH = Path(__file__).parent.parent / "calibration" / "microbench"
@@ -232,6 +233,19 @@ def test_what_the_library_states_is_not_fitted():
     assert len(known["tuner"]) == 3
     assert len(free("collective/ring", "l40s")["switch_s"]) > 3
     assert len(free("collective/all_to_all", "h100-sxm")["switch_s"]) > 3
+
+
+def test_what_describes_hccl_is_not_fitted_to_nccl():
+    table = MICROBENCH / "h100-sxm" / "collective.csv"
+    (law,) = fit_laws(read_records([table]), DEVICE, ("collective/all_to_all",))
+
+    def grids(device):
+        known = with_known(law, load_device(device))
+        return {p.name: (p.default, p.grid) for p in known.parameters if p.name in HCCL_ONLY}
+
+    for device in ("h100-sxm", "l40s", "mi300x"):
+        assert grids(device) == dict.fromkeys(HCCL_ONLY, (1.0, (1.0,)))
+    assert grids("ascend-910b2") == dict.fromkeys(HCCL_ONLY, (1.0, ()))
 
 
 def test_a_strong_pull_needs_evidence(records):

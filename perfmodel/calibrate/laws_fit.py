@@ -289,17 +289,26 @@ def fit_laws(
     return laws
 
 
+NCCL_VENDORS = ("NVIDIA", "AMD")
+"""Makers whose devices talk through NCCL or RCCL."""
+
+
 def with_known(law: FitLaw, device: Device, host: Overrides = USUAL_HOST) -> FitLaw:
     """`law` without the search for what the library of `device` states.
 
     Over NVLink that is where NCCL changes the protocol of its rings: few rows lie beside the
-    change, so a fit that may move it puts unseen ones on its wrong side.
+    change, so a fit that may move it puts unseen ones on its wrong side.  What HCCL does with its
+    buffer is none of NCCL's, nor of RCCL, which is made from it.
     """
     peers = device.link.p2p if host.p2p is None else host.p2p
     over_nvlink = peers and device.link.kind.startswith("NVLink")
-    if law.name != "collective/ring" or not over_nvlink:
+    known: dict[str, float] = {}
+    if law.name == "collective/ring" and over_nvlink:
+        known = {"switch_s": protocols.SWITCH_S}
+    if law.name == "collective/all_to_all" and device.vendor in NCCL_VENDORS:
+        known = dict.fromkeys(protocols.HCCL_ONLY, 1.0)
+    if not known:
         return law
-    known = {"switch_s": protocols.SWITCH_S}
     return replace(
         law,
         parameters=tuple(

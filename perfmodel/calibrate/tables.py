@@ -39,7 +39,7 @@ EXTRAPOLATED = (
     "collective/ring",
     "collective/all_to_all",
 )
-PAIR_ONLY = ("switch_s", "stream_frac", "rounds_frac")
+PAIR_ONLY = ("switch_s", *protocols.HCCL_ONLY)
 PARAMETER_TABLES: tuple[tuple[str, tuple[Parameter, ...]], ...] = (
     (
         "gemm; conv, where it was measured, without `strip`, `cache_frac`, `l2_gain`, "

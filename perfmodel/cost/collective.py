@@ -21,7 +21,7 @@ slope follows S and not the bytes on the wire.  The second moves chunks: below a
 the library takes fewer channels instead of smaller chunks, so every step costs a whole chunk.  The
 middle one has neither cost, but sends flags with its data.
 
-Streams of HCCL's all_to_all hide part of the latency (`stream_frac`; 1 elsewhere).  What does not
+Streams of HCCL's all_to_all hide part of the latency (`stream_frac`; 1 for NCCL).  What does not
 fit into its buffer is exchanged in rounds by more than two ranks: beyond 200 MB the bytes take
 ``1 / rounds_frac`` of their time, and no less than those that fit.
 

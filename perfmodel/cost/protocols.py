@@ -24,6 +24,9 @@ from numpy.typing import NDArray
 from perfmodel.cost.fits import Parameter
 from perfmodel.cost.result import FloatArray, as_float
 
+HCCL_ONLY = ("stream_frac", "rounds_frac")
+"""Parameters of all_to_all that describe HCCL; 1 for NCCL."""
+
 OWN_PARAMETERS = (
     Parameter("small_s", 6e-6, 5e-7, 2e-4, "latency of two ranks", log=True),
     Parameter("rank_s", 1e-6, 2e-8, 2e-5, "latency of each further rank", log=True),
