@@ -141,7 +141,7 @@ def _run_all(names: list[str], hosts: int) -> str:
 
 ONE_HOST = 'exec python3 runner.py "${runs[${SLURM_ARRAY_TASK_ID:?is set by sbatch}]}"\n'
 ALL_HOSTS = (
-    'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
+    'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)\n'
     "export MASTER_ADDR\n"
     "# shellcheck disable=SC2016  # each task has a number of its own\n"
     "exec srun --ntasks-per-node=1 bash -c 'NODE_RANK=$SLURM_NODEID exec python3 runner.py \"$0\"' "
