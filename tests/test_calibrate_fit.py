@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from calibrate_rows import DEVICE, QUICK, RATES, shapes, true_times, write_gemm
 
-from perfmodel.calibrate.explore import Options, from_unit, to_unit
+from perfmodel.calibrate.explore import Options, from_unit, open_study, to_unit
 from perfmodel.calibrate.fitfile import fit_document, write_fit
 from perfmodel.calibrate.kernels import Kernels
 from perfmodel.calibrate.laws_fit import fit_laws, with_known
@@ -326,3 +326,20 @@ def test_family_medians_and_another_family_for_missing_laws(result):
     laws, _ = load_laws("h100-sxm", "hopper", {**document, "prior_family": "ampere"})
     assert laws["gemm/bf16"].provenance == "fitted"
     assert laws["attention/bf16"].origin == "family ampere"
+
+
+def test_the_lock_of_a_killed_run_is_given_up_from_any_folder(tmp_path, monkeypatch):
+    """Optuna gives a lock up 30 s after the file that it links to last changed: it must exist."""
+    from optuna.storages.journal import JournalFileSymlinkLock
+
+    monkeypatch.chdir(tmp_path)
+    seen = []
+
+    def acquire(lock):
+        seen.append(lock._lock_target_file)
+        return True
+
+    monkeypatch.setattr(JournalFileSymlinkLock, "acquire", acquire)
+    monkeypatch.setattr(JournalFileSymlinkLock, "release", lambda lock: None)
+    open_study(Options(storage="studies/engines.journal"), "any")
+    assert set(seen) == {str(tmp_path / "studies" / "engines.journal")}

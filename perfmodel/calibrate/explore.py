@@ -123,7 +123,8 @@ def _storage(target: str | None) -> Any:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_file() and (held := path.read_bytes()) and not held.endswith(b"\n"):
         raise ValueError("its last line is cut off, remove that line or the file")
-    return optuna.storages.JournalStorage(JournalFileBackend(target))
+    # The lock is a link to the path as given: a relative one would dangle and never be given up.
+    return optuna.storages.JournalStorage(JournalFileBackend(str(path.resolve())))
 
 
 def _sampler(options: Options) -> Any:

@@ -129,7 +129,7 @@ def _open(path: Path, question: str) -> optuna.Study:
     from optuna.storages.journal import JournalFileBackend
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    storage = JournalStorage(JournalFileBackend(str(path)))
+    storage = JournalStorage(JournalFileBackend(str(path.resolve())))
     return optuna.create_study(study_name=question, storage=storage, load_if_exists=True)
 
 
