@@ -183,6 +183,28 @@ def test_configuration_ids_are_explained(name, says, capsys):
     assert run(["explain", name + "_nothing9"]) == 2
 
 
+def given_ids(call: ast.Call, function: str, place: int) -> list[ast.expr]:
+    """The id that `call` hands over, where it calls `function` (by the end of its name)."""
+    if not ast.unparse(call.func).endswith(function):
+        return []
+    named = [word.value for word in call.keywords if word.arg in ("rule_id", "rule")]
+    return named[:1] or call.args[place : place + 1]
+
+
+def helpers(tree: ast.Module) -> dict[str, int]:
+    """Functions of a module that pass one of their own parameters on as the id of a problem."""
+    found = {}
+    for function in tree.body:
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        names = [argument.arg for argument in function.args.args]
+        calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+        for given in (given for call in calls for given in given_ids(call, "Problem", 0)):
+            if isinstance(given, ast.Name) and given.id in names:
+                found[function.name] = names.index(given.id)
+    return found
+
+
 def rule_ids() -> set[str]:
     """Ids that the code gives its problems, as far as they are written out."""
     found = set()
@@ -195,14 +217,13 @@ def rule_ids() -> set[str]:
             and isinstance(node.targets[0], ast.Name)
             and isinstance(node.value, ast.Constant)
         }
-        for node in ast.walk(tree):
-            if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Problem")):
-                continue
-            given = [word.value for word in node.keywords if word.arg == "rule_id"] or node.args
-            if given and isinstance(given[0], ast.Constant):
-                found.add(given[0].value)
-            elif given and isinstance(given[0], ast.Name) and given[0].id in names:
-                found.add(names[given[0].id])
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        for function, place in ({"Problem": 0} | helpers(tree)).items():
+            for given in (given for call in calls for given in given_ids(call, function, place)):
+                if isinstance(given, ast.Constant):
+                    found.add(given.value)
+                elif isinstance(given, ast.Name) and given.id in names:
+                    found.add(names[given.id])
     return found
 
 
