@@ -6,9 +6,11 @@ import csv
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from perfmodel.calibrate import presets
 from perfmodel.calibrate.cases import CollectiveCase, NodesCollectiveCase
@@ -75,19 +77,22 @@ def test_a_rank_that_fails_is_reported_in_one_line(tmp_path: Path) -> None:
 
 
 SUMS = """
-import torch, torch.distributed as dist
+import torch.distributed as dist
 from perfmodel.calibrate import presets
 from perfmodel.calibrate.measure import collectives
 from perfmodel.calibrate.measure.device import open_device
-device = open_device("cpu")
-world = collectives.join(device)
-for op in presets.COLLECTIVES:
-    case = presets.collective_case(op, 2, 4096, "gloo")
-    call = collectives.build(case, device, dist.group.WORLD, world.rank)
-    call()
-if world.rank == 0:
-    print("all ran", world.size, world.local_size, world.nodes)
-dist.destroy_process_group()
+
+def run():
+    device = open_device("cpu")
+    world = collectives.join(device)
+    for op in presets.COLLECTIVES:
+        case = presets.collective_case(op, 2, 4096, "gloo")
+        collectives.build(case, device, dist.group.WORLD, world.rank)()
+    if world.rank == 0:
+        print("all ran", world.size, world.local_size, world.nodes)
+
+run()
+collectives.leave()
 """
 
 
@@ -98,8 +103,23 @@ def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
     command += ["--nproc-per-node", "2", str(script)]
     root = str(Path(__file__).parents[1])
     environment = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
     assert "all ran 2 2 1" in done.stdout
+
+
+def test_no_group_outlives_the_job(tmp_path: Path) -> None:
+    class Holder:
+        def __init__(self, group: dist.ProcessGroup | None) -> None:
+            self.group, self.me = group, self
+
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    held = weakref.ref(Holder(dist.group.WORLD))
+    assert held() is not None
+    collectives.leave()
+    assert held() is None
+    assert not dist.is_initialized()
 
 
 def test_the_library_is_that_of_the_device() -> None:

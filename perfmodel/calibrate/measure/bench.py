@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from perfmodel.calibrate import presets
 from perfmodel.calibrate.cases import CASES, Case, CollectiveCase
@@ -304,7 +303,7 @@ def _run_joined(
             progress(case.op, finished, len(cases))
 
     collectives.measure_all(cases, device, world, store, budget_s, tick)
-    dist.destroy_process_group()
+    collectives.leave()
     report = BenchReport(device.name, device.software, request.out, rank=world.rank)
     report.device_id = card.catalogue_id(device)
     report.add("collective", tally)

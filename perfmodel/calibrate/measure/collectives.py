@@ -7,6 +7,7 @@ that all ranks share, so that no rank waits for another that went on.
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -93,6 +94,16 @@ def join(device: Device, init_method: str = "env://") -> World:
         message = f"nodes have different numbers of ranks ({sorted(set(counts))}); start as many"
         raise BadInput(Problem("bench-ranks", message + " on each (--nproc-per-node)"))
     return World(rank, size, local)
+
+
+def leave() -> None:
+    """Leave the process group that `join` made; nothing may hold its groups any more.
+
+    A group that lives on keeps the threads of gloo, and one that lets go of a tensor once the
+    interpreter has ended aborts the process.
+    """
+    gc.collect()  # groups in cycles
+    dist.destroy_process_group()
 
 
 def group_sizes(world: World) -> list[int]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from perfmodel.calibrate.cases import Case
 from perfmodel.calibrate.measure import collectives
@@ -75,7 +74,7 @@ def main(path: Path) -> None:
             print(outcome, flush=True)
 
     collectives.measure_all(plan.cases, device, world, store, plan.budget_s, tick)
-    dist.destroy_process_group()
+    collectives.leave()
 
 
 if __name__ == "__main__":

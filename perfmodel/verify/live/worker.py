@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from perfmodel.calibrate.measure import collectives
 from perfmodel.calibrate.measure import ranks as processes
@@ -194,7 +193,7 @@ def here(plan: Plan, tick: Tick, init_method: str = "env://") -> int:
         silent = tick if world.rank == 0 else _nothing
         run_rank(plan, device, meshes.join(plan.config, world.rank), silent)
     finally:
-        dist.destroy_process_group()
+        collectives.leave()
     return world.rank
 
 
