@@ -90,6 +90,32 @@ def test_losses_lead_from_the_ideal_to_the_latency(table):
         assert ideal + losses == pytest.approx(expected, rel=1e-9)
 
 
+def losses_of(model, gpus, **degrees):
+    session = open_session(Workload(model=model), catalog.parse_gpus(gpus))
+    layouts = Layouts.of([ParallelConfig(), ParallelConfig(**degrees)])
+    found = evaluate(session.job, layouts)
+    return found, speedup_loss_s(found, 1, 0)
+
+
+def test_layers_that_tensor_parallelism_leaves_whole_are_undivided_work():
+    # FLUX's single blocks project with replicated layers: half of these is beyond a GPU's part
+    found, losses = losses_of("flux.1-dev", "2xA100-SXM-80G", tp=2)
+    lines = {line.name: line for line in found.stages["denoise"].lines}
+    whole = lines["single output"], lines["single feed-forward in"]
+    for line in whole:
+        index = found.stages["denoise"].index
+        assert line.flops[index[0]] == line.flops[index[1]] > 0
+    half_s = sum(float(line.total_s[index[1]]) for line in whole) / 2
+    assert half_s < losses["undivided_work"] < 1.3 * half_s
+    assert losses["smaller_kernels"] < 0.1 * half_s
+
+
+def test_divided_tokens_leave_little_undivided():
+    found, losses = losses_of("cosmos3-nano", "4xB300", cfg=2, ulysses=2)
+    assert 0 <= losses["undivided_work"] < 0.01 * found.latency_s[1]
+    assert losses["smaller_kernels"] > 0
+
+
 @settings(max_examples=12, deadline=None)
 @given(st.integers(1, 60), st.integers(1, 60))
 def test_latency_grows_with_steps(first, second):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.pipeline.evaluate import STAGES, Evaluation
-from perfmodel.pipeline.lines import Column
+from perfmodel.pipeline.lines import DEVICE_KINDS, Column, Line
 from perfmodel.spec.parallel import Layouts, ParallelConfig
 from perfmodel.units import MS_PER_S
 
@@ -132,6 +132,9 @@ def _kind(config: ParallelConfig) -> tuple[bool, ...]:
 def speedup_loss_s(evaluation: Evaluation, row: int, single: int) -> dict[str, float]:
     """What leads from ``single / world`` to the latency of `row`; the values sum to the gap.
 
+    Undivided work is what a kernel does beyond its part, ``1 / world`` of one GPU's, at
+    its own rate; smaller kernels are what is left: lower rates, and kernels that one GPU has not.
+
     Args:
         evaluation: holds both rows.
         row: the configuration.
@@ -159,5 +162,19 @@ def speedup_loss_s(evaluation: Evaluation, row: int, single: int) -> dict[str, f
 
     losses["collectives"] = excess(("collective",))
     losses["waiting_and_host_gaps"] = excess(("wait", "host"))
-    losses["smaller_kernels"] = excess(("attention", "gemm", "conv", "pointwise", "copy"))
+    undivided_s = sum(
+        _undivided_s(line, denoise.index, row, single, world) for line in denoise.lines
+    )
+    losses["undivided_work"] = undivided_s
+    losses["smaller_kernels"] = excess(DEVICE_KINDS) - undivided_s
     return {name: value for name, value in losses.items() if value != 0.0}
+
+
+def _undivided_s(line: Line, index: NDArray[np.intp], row: int, single: int, world: int) -> float:
+    """Time [s] of what `line` computes (or moves) in `row` beyond ``1 / world`` of its work."""
+    if line.kind not in DEVICE_KINDS:
+        return 0.0
+    here, alone = index[row], index[single]
+    each = line.flops if line.flops[alone] else line.bytes
+    part, own = line.count[alone] * each[alone] / world, line.count[here] * each[here]
+    return float(line.total_s[here] * (1 - part / own)) if 0 < part < own else 0.0
