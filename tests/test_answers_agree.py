@@ -222,3 +222,24 @@ def test_tiled_decodes_have_a_speed_up_too():
     assert best.speedup == pytest.approx(best.one_gpu_ms / best.latency_ms)
     assert best.speedup > 2
     assert f"{best.speedup:.2f}x one GPU" in page(tiled)
+
+
+@pytest.mark.parametrize(("gpus", "size"), [("2x8xH100", (1280, 720)), ("4xB300", None)])
+def test_speed_ups_of_an_answer_agree(gpus, size):
+    """The 1-GPU row may be tiled (memory); the first recommendation and the table share a base."""
+    asked = {} if size is None else {"width": size[0], "height": size[1]}
+    found = pm.recommend(pm.Workload(model="wan2.2-t2v-a14b", frames=81, **asked), gpus)
+    best = found.recommendations[0]
+    (row,) = [row for row in found.scaling if row.config_id == best.config_id]
+    assert row.speedup == pytest.approx(best.speedup)
+    for row in found.scaling:
+        assert row.efficiency == pytest.approx(row.speedup / row.num_gpus)
+
+
+def test_what_rules_out_all_gpus_is_said():
+    workload = pm.Workload(model="wan2.2-t2v-a14b", frames=81)
+    found = pm.recommend(workload, "2x8xH100")
+    assert found.refused_on_all_gpus.rule == "one-host"
+    assert "of all GPUs none is legal, most for one-host: The ranks of a server" in page(found)
+    assert pm.recommend(workload, "2x8xH100", engine="xdit").refused_on_all_gpus is None
+    assert pm.recommend(workload, "8xH100").refused_on_all_gpus is None

@@ -1,11 +1,12 @@
-"""``--use-all-gpus``: only configurations of all devices count."""
+"""Configurations of all devices: ``--use-all-gpus`` ranks no others, and why there may be none."""
 
 from __future__ import annotations
 
 from perfmodel.api.records import Table
 from perfmodel.api.session import Session
-from perfmodel.api.table import build_table, untried_sizes
+from perfmodel.api.table import Legality, build_table, legality, untried_sizes
 from perfmodel.errors import BadInput, Problem
+from perfmodel.report.answer import RejectedRow
 from perfmodel.search.enumerate import MOST_ROWS, MOST_WORLD
 from perfmodel.spec.parallel import Layouts
 
@@ -20,6 +21,14 @@ def of_all(session: Session, layouts: Layouts) -> Layouts:
 def table_of_all(table: Table) -> Table:
     """`table` without the configurations of fewer devices."""
     return build_table(table.session, of_all(table.session, table.evaluation.layouts))
+
+
+def refused_on_all(session: Session, found: Legality) -> RejectedRow | None:
+    """The rule that most configurations of all devices break; None where one is legal."""
+    whole = found.layouts.world_size == session.system.num_gpus
+    if not whole.any() or found.legal[whole].any():
+        return None
+    return legality(session, found.layouts.take(whole)).rejected[0]
 
 
 def refuse_without_all(session: Session, legal: Layouts, *, named: bool = False) -> None:

@@ -12,12 +12,20 @@ from numpy.typing import NDArray
 
 from perfmodel import engines
 from perfmodel.api import header, misfit
-from perfmodel.api.all_gpus import of_all, refuse_without_all
+from perfmodel.api.all_gpus import of_all, refuse_without_all, refused_on_all
 from perfmodel.api.choices import lossy_options, lossy_session, vae_choices, vae_note
 from perfmodel.api.command import command_line, further
 from perfmodel.api.evidence import evidence
 from perfmodel.api.offload import settled
-from perfmodel.api.records import Table, as_replicas, in_flight, prediction, priced, with_commands
+from perfmodel.api.records import (
+    Table,
+    as_replicas,
+    in_flight,
+    one_gpu_s,
+    prediction,
+    priced,
+    with_commands,
+)
 from perfmodel.api.session import Session, open_session
 from perfmodel.api.table import (
     Legality,
@@ -214,6 +222,7 @@ def _answer(
             rejected=len(found.layouts) - legal,
         ),
         rejected=(*rejected, *untried_axes(session)),
+        refused_on_all_gpus=refused_on_all(session, found),
         provenance=header.provenance(session),
         command=command,
         answer_id=header.answer_id(session, command),
@@ -298,7 +307,8 @@ def _scaling(variants: Sequence[_Ranked], best: _Ranked) -> tuple[ScalingRow, ..
     """The fastest fitting configuration of each number of devices, of all that compete.
 
     What may run out of memory (tight) stands where nothing else runs, and is the best of nothing
-    unless all of it is.  The first recommendation stands for its number of devices.
+    unless all of it is.  The first recommendation stands for its number of devices.  Speed-ups are
+    against one device without tiling, as those of the recommendations, if that may fit.
     """
     num_gpus = best.table.session.system.num_gpus
     named = {num_gpus, best.table.num_gpus(int(best.ranking.order[0]))}
@@ -307,7 +317,7 @@ def _scaling(variants: Sequence[_Ranked], best: _Ranked) -> tuple[ScalingRow, ..
     hourly = {n: (num_gpus // n) * S_PER_HOUR / s for n, s in latency.items()}
     fit = {n: STATUS[int(v.table.memory.fit_status[row])] for n, (v, row) in shown.items()}
     sure = [n for n in shown if fit[n] == STATUS[FITS]] or list(shown)
-    base = latency.get(1)
+    base = one_gpu_s(best.table) or latency.get(1)
     return tuple(
         ScalingRow(
             num_gpus=n,

@@ -268,17 +268,23 @@ def prediction(table: Table, row: int, **extra: object) -> Prediction:
     return Prediction.model_validate({**fields, **extra})
 
 
+def one_gpu_s(table: Table) -> float | None:
+    """Time [s] of a request on one device without tiling; None: not evaluated, or does not fit."""
+    if table.single is None or STATUS[int(table.memory.fit_status[table.single])] == "no":
+        return None
+    return float(table.evaluation.latency_s[table.single])
+
+
 def _against_one(table: Table, row: int) -> dict[str, object]:
     if table.single is None:
         return {}
-    one_s = float(table.evaluation.latency_s[table.single])
-    world = table.num_gpus(row)
+    alone_s = float(table.evaluation.latency_s[table.single])
+    runs_s = one_gpu_s(table)
     losses = speedup_loss_s(table.evaluation, row, table.single)
-    fits_one = STATUS[int(table.memory.fit_status[table.single])] != "no"
     return {
-        "one_gpu_ms": one_s * MS_PER_S,
-        "ideal_ms": one_s / world * MS_PER_S,
-        "speedup": one_s / float(table.evaluation.latency_s[row]) if fits_one else None,
+        "one_gpu_ms": alone_s * MS_PER_S,
+        "ideal_ms": alone_s / table.num_gpus(row) * MS_PER_S,
+        "speedup": None if runs_s is None else runs_s / float(table.evaluation.latency_s[row]),
         "speedup_loss_ms": {name: value * MS_PER_S for name, value in losses.items()},
     }
 

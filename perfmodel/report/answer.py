@@ -301,7 +301,8 @@ class Document(Record):
 class Answer(Document):
     """What `recommend` answers; with ``does_not_fit``, the fields from `nearest_miss` on say why.
 
-    `worth_trying`: better than the first, but tight or offloaded.
+    `worth_trying`: better than the first, but tight or offloaded.  `refused_on_all_gpus`: the rule
+    that most combinations of all GPUs break, where none of them is legal.
     """
 
     recommendations: tuple[Prediction, ...] = ()
@@ -310,6 +311,7 @@ class Answer(Document):
     throughput_best: ScalingRow | None = None
     combinations: Combinations | None = None
     rejected: tuple[RejectedRow, ...] = ()
+    refused_on_all_gpus: RejectedRow | None = None
     lossy_options: tuple[Choice, ...] = ()
     vae_choices: tuple[Choice, ...] = ()
     vae_note: str | None = None

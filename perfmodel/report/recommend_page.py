@@ -129,11 +129,21 @@ def _fewer_gpus(answer: Answer) -> str:
         standing = (
             "is the best that surely fits" if _tight_is_better(answer) else "is the best of all"
         )
-        return f"{best.config_id} on {best.num_gpus} of {total} GPUs {standing}."
+        return (
+            f"{best.config_id} on {best.num_gpus} of {total} GPUs {standing}{_none_on_all(answer)}."
+        )
     for other in answer.recommendations[1:]:
         if other.tied_with_best and other.num_gpus < best.num_gpus:
             return f"{other.config_id} on {other.num_gpus} of {total} GPUs ties with the best."
     return ""
+
+
+def _none_on_all(answer: Answer) -> str:
+    """Why no configuration of all GPUs competes."""
+    rule = answer.refused_on_all_gpus
+    if rule is None:
+        return ""
+    return f"; of all GPUs none is legal, most for {rule.rule}: {(rule.title or '').rstrip('.')}"
 
 
 def _tight_is_better(answer: Answer) -> bool:
