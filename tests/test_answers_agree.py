@@ -243,3 +243,44 @@ def test_what_rules_out_all_gpus_is_said():
     assert "of all GPUs none is legal, most for one-host: The ranks of a server" in page(found)
     assert pm.recommend(workload, "2x8xH100", engine="xdit").refused_on_all_gpus is None
     assert pm.recommend(workload, "8xH100").refused_on_all_gpus is None
+
+
+OF_A_RANKING = {"rank", "vs_best_pct", "tied_with_best", "why", "commands"}
+"""Fields that a prediction has only beside others."""
+
+
+@pytest.mark.parametrize(
+    ("gpus", "model", "engine"),
+    [
+        ("2x8xH100", "wan2.2-t2v-a14b", "xdit"),
+        ("2x8xH200", "hunyuanvideo", "sglang-diffusion"),
+        ("8xL40S", "wan2.2-t2v-a14b", "vllm-omni"),
+        ("4xB300", "cosmos3-nano", "vllm-omni"),
+    ],
+)
+def test_one_of_many_is_predicted_like_one_alone(gpus, model, engine):
+    """Between hosts collectives are priors and inside they are fitted, in every answer alike."""
+    workload = pm.Workload(model=model)
+    ranked = pm.recommend(workload, gpus, engine=engine, top=6).recommendations
+    for record in ranked:
+        alone = pm.predict(workload, gpus, parallel=record.config_id, engine=engine).prediction
+        beside = record.model_dump(exclude=OF_A_RANKING)
+        for key, value in alone.model_dump(exclude=OF_A_RANKING).items():
+            number = isinstance(value, float)
+            if isinstance(value, dict):
+                number = all(isinstance(one, float) for one in value.values())
+            assert beside[key] == (pytest.approx(value) if number else value), key
+
+
+def test_collectives_between_hosts_are_priors_and_inside_are_not():
+    session = open_session(pm.Workload(model="wan2.2-t2v-a14b"), "2x8xH100", engine="xdit")
+    configs = [ParallelConfig(ulysses=8), ParallelConfig(ulysses=8, ring=2)]
+    denoise = build_table(session, Layouts.of(configs)).evaluation.stages["denoise"]
+    seen = {
+        (line.axis, row, line.provenance)
+        for line in denoise.lines
+        for row in range(2)
+        if line.kind == "collective" and line.total_s[denoise.index[row]] > 0
+    }
+    assert {("ulysses", 0, "fitted"), ("ulysses", 1, "fitted"), ("ring", 1, "prior")} <= seen
+    assert ("ulysses", 0, "prior") not in seen

@@ -87,6 +87,9 @@ LAW_OF = {
 """Law of each operation; broadcast and p2p are derived."""
 
 NETWORK_TIER, PAIR = 3, 2
+INSIDE_TIER = 1
+"""The link domain, which laws are fitted in; other tiers lend their fractions only."""
+
 PATTERNS: dict[str, Pattern] = {"all_to_all": "pairwise", "p2p": "next"}
 """Who talks to whom (`perfmodel.topology`); the others form rings."""
 
@@ -295,9 +298,10 @@ def cost_collective(op: Collective, machine: Machine) -> Costed:
         code.astype(np.int8),
         np.zeros(()),
         size,
-        _provenance(law, op.op, tier),
+        "prior" if law is None or op.op in ("p2p", "broadcast") else law.provenance,
         _outside(law, size, ranks),
         law_name,
+        guessed=tier > INSIDE_TIER,
     )
 
 
@@ -335,13 +339,6 @@ def _measured_far(machine: Machine, law: Law | None) -> bool:
     """Whether the law was fitted to groups that fit no host: the network is in its times."""
     most = law.range.get("num_ranks", (0.0, 0.0))[1] if law else 0.0
     return most > machine.rates.host_ranks
-
-
-def _provenance(law: Law | None, op: str, tier: NDArray[np.int64]) -> str:
-    """Fitted inside the link domain that was measured; other tiers lend fractions only."""
-    if law is None or op in ("p2p", "broadcast") or np.any(tier > 1):
-        return "prior"
-    return law.provenance
 
 
 def _outside(law: Law | None, size: FloatArray, ranks: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -29,6 +29,7 @@ class Costed:
         provenance: ``fitted``, ``prior`` or ``datasheet``: that of the weakest input.
         extrapolated: rows outside the range of the records behind the law.
         law: name of the law used.
+        guessed: rows that are priors whatever `provenance` says of the others; None: no row.
     """
 
     time_each_s: FloatArray
@@ -39,6 +40,7 @@ class Costed:
     provenance: str
     extrapolated: NDArray[np.bool_]
     law: str = ""
+    guessed: NDArray[np.bool_] | None = None
 
     @property
     def bound(self) -> str:

@@ -15,6 +15,7 @@ from perfmodel.pipeline.lines import (
     distinct,
     expose,
     plain_line,
+    told_apart,
     total_s,
 )
 from perfmodel.pipeline.skew import skew_share
@@ -85,7 +86,7 @@ def _lines(
     busy_s = total_s(lines, size)
     lines.append(_host_gap(lines, placed, busy_s, machine, compiled=compiled))
     lines.append(_skew(device_s, cases, placed, machine))
-    return [line for line in lines if np.any(line.count * line.total_s > 0)]
+    return told_apart(lines)
 
 
 def _partner_s(overlaps: str, raw: list[Line], device_s: Column, size: int) -> Column:

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfmodel.cost.machine import Machine
 from perfmodel.ops import Op
-from perfmodel.pipeline.lines import Stage, cost_lines, distinct, plain_line, total_s
+from perfmodel.pipeline.lines import Stage, cost_lines, distinct, plain_line, told_apart, total_s
 from perfmodel.spec.parallel import Layouts
 
 
@@ -32,7 +32,7 @@ def plain_stage(name: str, ops: tuple[Op, ...], layouts: Layouts, machine: Machi
                 name, "host gaps", "host", gap_s, count=1, bound="host", provenance=provenance
             )
         )
-    return Stage(name, tuple(line for line in lines if np.any(line.total_s > 0)), index, len(first))
+    return Stage(name, tuple(told_apart(lines)), index, len(first))
 
 
 def _take(op: Op, first: np.ndarray) -> Op:

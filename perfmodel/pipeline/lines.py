@@ -45,6 +45,7 @@ class Line:
         bound: what limits it.
         provenance: measured, fitted, prior or datasheet.
         extrapolated: cases whose shape lies outside the records behind the law.
+        guessed: cases that are priors whatever `provenance` says; None: no case (`told_apart`).
     """
 
     stage: str
@@ -62,6 +63,7 @@ class Line:
     bound: str
     provenance: str
     extrapolated: NDArray[np.bool_]
+    guessed: NDArray[np.bool_] | None = None
 
 
 def kind_of(op: Op) -> str:
@@ -198,7 +200,34 @@ def cost_line(op: Op, stage: str, size: int, machine: Machine, *, compiled: bool
         bound=costed.bound,
         provenance=costed.provenance,
         extrapolated=np.broadcast_to(costed.extrapolated, (size,)),
+        guessed=None if costed.guessed is None else np.broadcast_to(costed.guessed, (size,)),
     )
+
+
+def told_apart(lines: Iterable[Line]) -> list[Line]:
+    """`lines` that take time, where only one provenance holds for all cases of each.
+
+    A collective inside the link domain is known from records and one between hosts is not, so the
+    line of cases of both kinds becomes two, each without the time of the other's cases.
+    """
+    return [
+        part for line in lines for part in _parts(line) if np.any(part.count * part.total_s > 0)
+    ]
+
+
+def _parts(line: Line) -> Iterable[Line]:
+    if line.guessed is None:
+        return (line,)
+    known, guessed = (_only(line, chosen) for chosen in (~line.guessed, line.guessed))
+    return known, replace(guessed, provenance="prior")
+
+
+def _only(line: Line, chosen: NDArray[np.bool_]) -> Line:
+    """`line` in the chosen cases, and nothing in the others."""
+    kept = {
+        name: getattr(line, name) * chosen for name in ("count", "total_s", "roof_s", "launches")
+    }
+    return replace(line, guessed=None, **kept)
 
 
 def plain_line(

@@ -17,6 +17,7 @@ from perfmodel.pipeline.lines import (
     Stage,
     cost_lines,
     plain_line,
+    told_apart,
     total_s,
 )
 from perfmodel.placement import vae
@@ -70,7 +71,7 @@ def vae_stage(kind: VaeKind, maps: vae.Maps, index: NDArray[np.intp], machine: M
     lines.append(_host_gap(kind, lines, host_each_s, machine))
     around = cost_lines(_around(kind, maps, dealt), kind.stage, len(maps), machine, compiled=False)
     lines += [_at_least_host(line, machine.term("launch_eager_s")) for line in around]
-    kept = [_repeated(line, kind.outputs) for line in lines if np.any(line.total_s > 0)]
+    kept = [_repeated(line, kind.outputs) for line in told_apart(lines)]
     return Stage(kind.stage, tuple(kept), index, len(maps))
 
 
