@@ -25,7 +25,7 @@ def page(answer: Answer) -> str:
 
 
 def test_sharded_weights_win_no_tie_on_devices_that_are_half_empty():
-    best, *others = asked("4xB200", "hunyuanvideo-1.5", "xdit").recommendations
+    best, *others = asked("4xB200", "hunyuanvideo", "xdit").recommendations
     assert best.parallel.hsdp_shard_size == 1
     assert best.peak_memory_gib < 0.8 * best.capacity_gib
     assert best.latency_ms < min(row.latency_ms for row in others)
@@ -35,13 +35,13 @@ def test_sharded_weights_win_no_tie_on_devices_that_are_half_empty():
 
 
 def test_a_tie_says_by_how_much():
-    answer = asked("4xB200", "hunyuanvideo-1.5", "xdit")
+    answer = asked("4xB200", "hunyuanvideo", "xdit")
     tied = next(row for row in answer.recommendations[1:] if row.tied_with_best)
     assert f"{tied.config_id} tie {tied.vs_best_pct:+.1f} %" in page(answer)
 
 
 def test_a_lossy_option_that_is_slower_is_not_listed_like_a_gain():
-    answer = asked("4xB200", "hunyuanvideo-1.5", "xdit")
+    answer = asked("4xB200", "hunyuanvideo", "xdit")
     fp8 = answer.lossy_options[0]
     slow = answer.model_copy(
         update={"lossy_options": (fp8.model_copy(update={"latency_change_pct": 4.0}),)}

@@ -616,7 +616,8 @@ def test_neighbourhood_attention_computes_what_its_windows_hold(slug):
     layers = SPARSITY_OF_LAYERS[slug]
     dense = sum(count for _, count in layers)
     expected = 1 - sum(sparsity * count for sparsity, count in layers) / dense
-    ctx = context("cosmos-official", slug, options=Options(attention_backend="natten"))
+    clip = {"width": 1280, "height": 704, "frames": 93, "fps": 16.0, "steps": 35, "task": "v2w"}
+    ctx = context("cosmos-official", slug, options=Options(attention_backend="natten"), **clip)
     assert ctx.behaviour.options.attention_density == pytest.approx(expected, abs=0.005)
     assert ctx.behaviour.attention_backend == "CUDNN_ATTN"
     assert allowed(ctx, "single")

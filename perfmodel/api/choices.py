@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from perfmodel.api.records import Table
 from perfmodel.api.session import Session
 from perfmodel.api.table import requantised_table
-from perfmodel.errors import MissingData
+from perfmodel.engines.legality import problems
+from perfmodel.errors import MissingData, Problem
 from perfmodel.report.answer import Choice
 from perfmodel.search.rank import denoise_layouts
+from perfmodel.spec.parallel import ParallelConfig
 from perfmodel.units import GIB, MS_PER_S, PERCENT
 
 LOSSY_DTYPE = "fp8"
+DTYPE_RULE = "dtype-not-in-engine"
 
 
 def vae_choices(table: Table, row: int) -> tuple[Choice, ...]:
@@ -63,15 +67,30 @@ def vae_note(choices: Sequence[Choice]) -> str | None:
 
 
 def lossy_session(session: Session) -> Session | None:
-    """The same question with fp8 linears; None where the device or the asked dtype rules it out."""
+    """The same question with fp8 linears; None where device, engine or asked dtype rule it out."""
     if session.behaviour.options.dtype not in ("bf16", "fp16"):
         return None
-    if LOSSY_DTYPE not in session.context.peak_dtypes:
+    if LOSSY_DTYPE not in session.context.peak_dtypes or not _runs_lossy(session):
         return None
     try:
         return session.with_options(session.options.model_copy(update={"dtype": LOSSY_DTYPE}))
     except MissingData:
         return None
+
+
+def _runs_lossy(session: Session) -> bool:
+    known = session.behaviour.dtypes
+    return known is None or LOSSY_DTYPE in known
+
+
+def untried_dtype(session: Session) -> list[Problem]:
+    """What the engine says of fp8 linears where it is what rules them out."""
+    if session.behaviour.options.dtype != "bf16" or _runs_lossy(session):
+        return []
+    options = session.behaviour.options.model_copy(update={"dtype": LOSSY_DTYPE})
+    context = replace(session.context, behaviour=replace(session.behaviour, options=options))
+    found = problems(session.engine.rules(), context, ParallelConfig())
+    return [replace(one, severity="warning") for one in found if one.rule_id == DTYPE_RULE]
 
 
 def lossy_options(table: Table, row: int, lossy: Session | None) -> tuple[Choice, ...]:

@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 from perfmodel import engines
 from perfmodel.api import header, misfit
 from perfmodel.api.all_gpus import of_all, refuse_without_all, refused_on_all
-from perfmodel.api.choices import lossy_options, lossy_session, vae_choices, vae_note
+from perfmodel.api.choices import (
+    lossy_options,
+    lossy_session,
+    untried_dtype,
+    vae_choices,
+    vae_note,
+)
 from perfmodel.api.command import command_line, further
 from perfmodel.api.evidence import evidence
 from perfmodel.api.offload import settled
@@ -38,6 +44,7 @@ from perfmodel.api.table import (
     untried_warning,
 )
 from perfmodel.api.worth_trying import Bar, worth_trying
+from perfmodel.errors import Problem
 from perfmodel.memory import FITS, STATUS
 from perfmodel.pipeline.lines import Column
 from perfmodel.pipeline.queue import copies
@@ -173,7 +180,8 @@ def _ranked_answer(
         tables = _lossy_tables(session, lossy, layouts)
         variants += [_rank(table, wanted) for table in tables]
     best, records = _top(variants, top, wanted.objective)
-    found_best = _around_the_best(best, records[0], None if allow_lossy else lossy)
+    lacking = untried_dtype(session) if allow_lossy else []
+    found_best = _around_the_best(best, records[0], None if allow_lossy else lossy, lacking)
     scaling = _scaling(variants, best)
     return answer.model_copy(
         update={
@@ -360,12 +368,15 @@ def _is_shown(world: int, named: Collection[int]) -> bool:
     return world & (world - 1) == 0 or world in named
 
 
-def _around_the_best(best: _Ranked, record: Prediction, lossy: Session | None) -> dict[str, object]:
-    """What the answer says of its first recommendation, by field."""
+def _around_the_best(
+    best: _Ranked, record: Prediction, lossy: Session | None, lacking: Sequence[Problem]
+) -> dict[str, object]:
+    """What the answer says of its first recommendation, by field; `lacking`: what is not ranked."""
     row, session = int(best.ranking.order[0]), best.table.session
     choices = vae_choices(best.table, row)
     warnings = [
         *header.base_warnings(session),
+        *lacking,
         *untried_warning(session),
         *config_warnings(session, best.table, row, record.replicas),
         *header.prior_warning(session, record.provenance_share),

@@ -101,6 +101,7 @@ class Behaviour:
         vae_tiling_default: whether a single-rank decode is tiled unless asked otherwise.
         offload_modes: values of the offload option that the pipeline supports.
         weight_only: dtypes of weights that the engine widens before each product.
+        dtypes: of linears, beside bf16, that its commands set up; None: all, or not read.
         cfg_on_distilled_refused: guidance parallelism on one-branch checkpoints is an error.
         has_ring: ring attention exists where sequence parallelism does.
         legal_degrees: degrees that the pipeline accepts, for axes that it limits by name.
@@ -173,6 +174,7 @@ class Behaviour:
         "layerwise",
     )
     weight_only: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] | None = None
     cfg_on_distilled_refused: bool = True
     has_ring: bool = True
     legal_degrees: tuple[tuple[str, tuple[int, ...]], ...] = ()

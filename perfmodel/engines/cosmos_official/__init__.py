@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from perfmodel.engines.base import Residency
 from perfmodel.engines.cosmos_official.commands import read_launch, render
+from perfmodel.engines.cosmos_official.rules import RULES
 from perfmodel.engines.described.attention import cudnn
 from perfmodel.engines.described.engine import DescribedEngine
 from perfmodel.engines.described.facts import Facts, ModelFacts
@@ -63,10 +64,16 @@ FACTS = Facts(
         ),
         (r"cosmos-predict2-2b-v2w", replace(_PREDICT2, sparse_attention={"NATTEN": NATTEN_2B})),
         (r"cosmos-predict2-14b-v2w", replace(_PREDICT2, sparse_attention={"NATTEN": NATTEN_14B})),
+        # pipelines/text2image.py: "Always disable context parallelism for text2image".
+        (
+            r"cosmos-predict2.*-t2i",
+            replace(_PREDICT2, pipeline="Text2ImagePipeline", axes=frozenset()),
+        ),
         (r"cosmos-predict2", _PREDICT2),
     ),
     platforms=("cuda",),
     attention=cudnn,
+    dtypes=(),
     sources=(
         "https://github.com/nvidia-cosmos/cosmos-predict2 documentations/inference_video2world.md",
         "https://github.com/nvidia-cosmos/cosmos-predict2 networks/ (TransformerEngine kernels)",
@@ -75,4 +82,4 @@ FACTS = Facts(
         "https://github.com/NVIDIA/cosmos-framework",
     ),
 )
-ENGINE = DescribedEngine(facts=FACTS, starter=render, reader=read_launch)
+ENGINE = DescribedEngine(facts=FACTS, starter=render, reader=read_launch, extra_rules=RULES)

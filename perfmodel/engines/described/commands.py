@@ -77,22 +77,22 @@ def benchmark(ctx: Context, config: ParallelConfig, argv: Sequence[str], timings
 
 def not_set(
     ctx: Context,
-    dtypes: Collection[str] = (),
     caches: Collection[str] = (),
     *,
+    stored: Collection[str] = (),
     attention: bool = True,
 ) -> list[str]:
     """What is predicted and no word of the command asks for, a line each.
 
     Args:
         ctx: the request and the options.
-        dtypes: of linears, beside bf16, that the command sets up.
-        caches: methods of step caches that it switches on.
+        caches: methods of step caches that the command switches on.
+        stored: dtypes of linears that are those of the checkpoint.
         attention: it names the attention backend that was asked for.
     """
     options, found = ctx.behaviour.options, []
-    if options.dtype not in ("bf16", *dtypes):
-        found.append(f"predicted with {options.dtype} linears, which this does not set up")
+    if options.dtype in stored:
+        found.append(f"needs a checkpoint stored in {options.dtype}: the engine reads its format")
     if ctx.behaviour.attention_explicit and options.attention_density == 1 and not attention:
         name = ctx.behaviour.attention_backend
         found.append(f"predicted with {name}: no flag names it, the installed packages decide")

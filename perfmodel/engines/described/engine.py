@@ -183,6 +183,7 @@ def _behaviour(
         ulysses_copies=facts.copies,
         cfg_on_distilled_refused=False,
         weight_only=facts.weight_only,
+        dtypes=facts.dtypes,
         fused_quantise=facts.torchao and bool(resolved.compile),
         patch_warmup_steps=facts.patch_warmup_steps,
         vae_tiling_default=resolved.vae_tiling == "on",
@@ -263,4 +264,5 @@ def _with_model(base: Behaviour, found: ModelFacts, *, fused_torch_norms: bool) 
         runs_ahead=found.runs_ahead,
         residency=found.residency,
         offload_modes=found.offload_modes,
+        dtypes=base.dtypes if found.dtypes is None else found.dtypes,
     )

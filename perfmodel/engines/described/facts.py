@@ -62,6 +62,7 @@ class ModelFacts:
         encode_mode: how the ranks share an encode: ``tile``, ``band`` or ``whole``.
         vae_over_sequence: only the ranks of sequence parallelism share a decode.
         vae_autocast: the VAE runs under autocast, which computes norms in fp32.
+        dtypes: of linears that the engine has for this model; None: as for its others.
     """
 
     pipeline: str
@@ -100,6 +101,7 @@ class ModelFacts:
     encode_mode: Literal["tile", "band", "whole"] = "tile"
     vae_over_sequence: bool = False
     vae_autocast: bool = False
+    dtypes: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +186,7 @@ class Facts:
         patch_warmup_steps: synchronous steps before patches of the latent follow one another
             through the pipeline stages; None: the stages take turns.
         weight_only: dtypes of weights that the engine widens before each product.
+        dtypes: of linears, beside bf16, that its commands set up; None: not read.
         aliases: further backend names to the ones known here.
         eras: what was otherwise before, oldest first.
         traced: facts of a class without a family; None when the engine cannot run one.
@@ -209,6 +212,7 @@ class Facts:
     sources: tuple[str, ...] = ()
     patch_warmup_steps: int | None = None
     weight_only: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
     eras: tuple[Era, ...] = ()
     traced: ModelFacts | None = None

@@ -67,6 +67,17 @@ def _device_problem(ctx: Context, config: ParallelConfig) -> Problem:
     )
 
 
+def _dtype(ctx: Context, layouts: Layouts) -> BoolColumn:
+    dtype, have = ctx.behaviour.options.dtype, ctx.behaviour.dtypes
+    return np.full(len(layouts), have is not None and dtype not in ("bf16", *have))
+
+
+def _dtype_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    given, have = ctx.behaviour.options.dtype, ("bf16", *(ctx.behaviour.dtypes or ()))
+    clash = f"has no flag in {named(ctx)} for {ctx.model}"
+    return option_refusal("dtype-not-in-engine", "--dtype", given, clash, have, have[0])
+
+
 def _offload(ctx: Context, layouts: Layouts) -> BoolColumn:
     return np.full(len(layouts), ctx.behaviour.options.offload not in ctx.behaviour.offload_modes)
 
@@ -268,6 +279,13 @@ RULES: tuple[Rule, ...] = (
         problem=_device_problem,
     ),
     *_taken(OPTION_RULES, ("missing-peak", "weight-only")),
+    Rule(
+        id="dtype-not-in-engine",
+        per_layout=False,
+        title="A dtype needs a flag of the engine, or a checkpoint that it reads, for the model.",
+        violated=_dtype,
+        problem=_dtype_problem,
+    ),
     Rule(
         id="offload-mode",
         per_layout=False,

@@ -51,6 +51,8 @@ _QUANTISED = {
         "bnb_4bit_compute_dtype=torch.bfloat16)",
     ),
 }
+DTYPES = ("fp16", "fp8cast", *_QUANTISED)
+"""Beside bf16, what the program sets up."""
 _OFFLOADS = {
     "model": "pipe.enable_model_cpu_offload()",
     # Groups of blocks are lists at the top of a module, where the denoisers have theirs: an encoder
@@ -241,7 +243,7 @@ def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands
     name = "run_diffusers.py"
     ranks = config.world_size // config.dp
     argv = launcher([name], ranks, hosts_of(ctx, ranks))
-    notes = not_set(ctx, ("fp16", "fp8cast", *_QUANTISED))
+    notes = not_set(ctx)
     texts = without_server(ctx, config, argv, timings=TIMINGS, notes=notes)
     write = f"cat > {name} <<'END_OF_PROGRAM'\n{program(ctx, config)}\nEND_OF_PROGRAM"
     return Commands(

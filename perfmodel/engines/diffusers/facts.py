@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfmodel.engines.described.attention import cudnn_on_cuda, refused_by_diffusers, torch_sdpa
 from perfmodel.engines.described.facts import Facts, ModelFacts
-from perfmodel.engines.diffusers.commands import BACKENDS
+from perfmodel.engines.diffusers.commands import BACKENDS, DTYPES
 
 _WHEEL = "https://pypi.org/project/diffusers/0.42.1/ diffusers/"
 SOURCES = (
@@ -69,6 +69,7 @@ FACTS = Facts(
     refused=refused_by_diffusers,
     torch_norms=True,
     torchao=True,
+    dtypes=DTYPES,
     aliases={"NATIVE": "TORCH_SDPA", "SDPA": "TORCH_SDPA"},
     sources=SOURCES,
     weight_only=("fp8wo", "int8wo", "fp8cast", "nf4"),

@@ -14,7 +14,13 @@ from perfmodel.engines.described.attention import (
 )
 from perfmodel.engines.described.engine import DescribedEngine
 from perfmodel.engines.described.facts import Earlier, Era, Facts, ModelFacts
-from perfmodel.engines.sglang_diffusion.commands import BACKENDS, read_launch, render
+from perfmodel.engines.sglang_diffusion.commands import (
+    BACKENDS,
+    QUANTISED,
+    STORED,
+    read_launch,
+    render,
+)
 from perfmodel.engines.sglang_diffusion.rules import RULES
 
 _WHEEL = "https://pypi.org/project/sglang/0.5.23/ sglang/multimodal_gen/"
@@ -133,6 +139,7 @@ FACTS = Facts(
     platforms=("cuda", "rocm", "npu"),
     attention=flash_or_cudnn,
     attentions=tuple(BACKENDS),
+    dtypes=("fp16", *QUANTISED, *STORED),
     # server_args.py _adjust_attention_backend: a ring takes "fa" when nothing is named.
     ring_attention=flash,
     refused=refused_by_sglang,

@@ -44,8 +44,10 @@ BACKENDS = {
     "SAGE_ATTN": "sage_attn",
 }
 """Attention backends by the package's words: ``runtime/platforms/interface.py``."""
-QUANTISED = {"fp8": "fp8"}
-"""What it makes of 16-bit checkpoints as it loads them; other formats are read as stored."""
+QUANTISED = {"fp8": "fp8", "int8": "convrot_int8"}
+"""What it makes of 16-bit checkpoints as it loads them."""
+STORED = ("fp8_block", "nvfp4")
+"""Formats that it reads as the checkpoint stores them."""
 
 
 @cache
@@ -64,7 +66,7 @@ def _serve(ctx: Context, config: ParallelConfig) -> str:
     """
     world = config.world_size if config.hsdp == 1 else config.world_size // config.dp
     hosts = hosts_note(hosts_of(ctx, world))
-    notes = [f"# {note}" for note in (*not_set(ctx, ("fp16", *QUANTISED)), *hosts)]
+    notes = [f"# {note}" for note in (*not_set(ctx, stored=STORED), *hosts)]
     if config.dp == 1 or config.hsdp == 1:
         return "\n".join([*notes, shell(serve_words(ctx, config))])
     one = replace(config, dp=1)

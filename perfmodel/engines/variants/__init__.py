@@ -26,6 +26,8 @@ def _like_diffusers(name: str, title: str, source: str, **changes: object) -> Fa
         "releases": {"main": "2026-06-01"},
         "sources": (source, *DIFFUSERS.sources),
         "weight_only": (),
+        # Their own programs quantise as they like: how they are started is not modelled.
+        "dtypes": None,
         # They bring kernels and groups of their own.
         "ring_attention": None,
         "refused": nothing_refused,

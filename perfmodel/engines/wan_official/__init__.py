@@ -47,6 +47,7 @@ FACTS = Facts(
     attention=flash,
     # wan/modules/attention.py flash_attention: the package of 3, else that of 2, else it stops.
     attentions=("FLASH_ATTN", "FLASH_ATTN_2"),
+    dtypes=(),
     sources=(
         "https://github.com/Wan-Video/Wan2.2 generate.py, wan/text2video.py",
         "https://github.com/Wan-Video/Wan2.2 wan/distributed/ulysses.py, fsdp.py",

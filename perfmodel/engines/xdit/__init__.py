@@ -18,7 +18,7 @@ _RUNNER = frozenset({"cfg", "ulysses", "ring", "hsdp", "vae_patch"})
 
 def _model(pipeline: str, axes: frozenset[str] = _RUNNER, **facts: object) -> ModelFacts:
     """A model of the runner: eager diffusers modules, rows of the decoder over all ranks."""
-    facts = {"encode_mode": "whole", **facts}
+    facts = {"encode_mode": "whole", "dtypes": ("fp8",), **facts}
     return ModelFacts(
         pipeline=pipeline,
         axes=axes,
@@ -31,6 +31,8 @@ def _model(pipeline: str, axes: frozenset[str] = _RUNNER, **facts: object) -> Mo
 
 # ``ModelCapabilities`` without use_cfg_parallel: --use_cfg_parallel is an error there.
 _NO_GUIDANCE = _RUNNER - {"cfg"}
+# With use_fp4_gemms too; --gemm_quantization is an error without them.
+_FP4 = ("fp8", "nvfp4")
 # Pipelines that pass the latent in patches through the stages: model_executor/pipelines/*.py.
 _PATCHES = frozenset({"pp"})
 _EXAMPLE = _RUNNER | {"tp"}
@@ -54,16 +56,31 @@ FACTS = Facts(
     models=(
         (
             r"cosmos3-(nano|super)$",
-            _model("xFuserCosmos3OmniPipeline", text_each_forward=True, whole_clip=True),
+            _model(
+                "xFuserCosmos3OmniPipeline", text_each_forward=True, whole_clip=True, dtypes=_FP4
+            ),
         ),
-        (r"wan.*i2v", _model("xFuserWanImageToVideoPipeline", encode_mode="band")),
+        (r"wan.*i2v", _model("xFuserWanImageToVideoPipeline", encode_mode="band", dtypes=_FP4)),
         (r"wan.*vace", _model("xFuserWanVACEPipeline", _NO_GUIDANCE, encode_mode="band")),
         # runner_models/wan.py xFuserWan21T2VModel: flow_shift 12, as in Wan's own code.
-        (r"wan2\.2-t2v", _model("xFuserWanPipeline", encode_mode="band", flow_shift=12.0)),
-        (r"wan", _model("xFuserWanPipeline", encode_mode="band")),
+        (
+            r"wan2\.2-t2v",
+            _model(
+                "xFuserWanPipeline",
+                _NO_GUIDANCE,
+                encode_mode="band",
+                flow_shift=12.0,
+                dtypes=_FP4,
+            ),
+        ),
+        (
+            r"wan2\.1-t2v",
+            _model("xFuserWanPipeline", _NO_GUIDANCE, encode_mode="band", dtypes=_FP4),
+        ),
+        (r"wan", _model("xFuserWanPipeline", encode_mode="band", dtypes=_FP4)),
         (
             r"hunyuanvideo-?1\.5",
-            _model("xFuserHunyuanVideo15Pipeline", _NO_GUIDANCE, text_split=True),
+            _model("xFuserHunyuanVideo15Pipeline", _NO_GUIDANCE - {"hsdp"}, text_split=True),
         ),
         (
             r"(fast)?hunyuan",
@@ -71,22 +88,31 @@ FACTS = Facts(
                 "xFuserHunyuanVideoPipeline", _NO_GUIDANCE, valid_text_only=True, text_split=True
             ),
         ),
+        (r"flux.*kontext", _model("xFuserFluxPipeline", _NO_GUIDANCE, text_split=True)),
+        (
+            r"flux\.?2-dev",
+            _model("xFuserFluxPipeline", _NO_GUIDANCE | _PATCHES, text_split=True, dtypes=_FP4),
+        ),
         (
             r"flux\.?[12]",
             _model("xFuserFluxPipeline", _NO_GUIDANCE | _PATCHES, text_split=True),
         ),
         (r"qwen-image-edit", _model("xFuserQwenImageEditPipeline", text_split=True)),
         (r"qwen-image", _model("xFuserQwenImagePipeline", _NO_GUIDANCE, text_split=True)),
-        (r"z-image(?!.*controlnet)", _model("xFuserZImagePipeline")),
+        (r"z-image(?!.*controlnet)", _model("xFuserZImagePipeline", dtypes=("fp8", "int8"))),
         # models/transformers/transformer_ltx2.py: gather_kv gathers the states.
-        (r"ltx", _model("xFuserLTX2Pipeline", _NO_GUIDANCE, sound_reads="states")),
+        (r"ltx-2$", _model("xFuserLTX2Pipeline", _NO_GUIDANCE, sound_reads="states")),
+        (r"ltx", _model("xFuserLTX2Pipeline", _NO_GUIDANCE, sound_reads="states", dtypes=())),
         (
             r"(sd3|stable-diffusion-3)",
             _model("xFuserStableDiffusion3Pipeline", _EXAMPLE | _PATCHES),
         ),
         # Older pipelines, started by the programs in the repository's examples/.
-        (r"(pixart|hunyuan-?dit|sana-1)", _model("xFuserPipeline", _EXAMPLE | _PATCHES)),
-        (r"(cogvideox|sana|latte)", _model("xFuserPipeline", _EXAMPLE)),
+        (
+            r"(pixart|hunyuan-?dit|sana-1)",
+            _model("xFuserPipeline", _EXAMPLE | _PATCHES, dtypes=()),
+        ),
+        (r"(cogvideox|sana|latte)", _model("xFuserPipeline", _EXAMPLE, dtypes=())),
     ),
     earlier=(
         Earlier(

@@ -144,7 +144,7 @@ def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands
     """
     del predicted_s
     alone = replace(config, dp=1)
-    notes = not_set(ctx, _QUANTISED, _CACHES)
+    notes = not_set(ctx, _CACHES)
     if ctx.behaviour.date < RUNNER_DAY:
         notes.append("the program xdit came with 0.5.0: before, examples/ of the repository run")
     one = without_server(ctx, config, words(ctx, alone), notes=notes)
