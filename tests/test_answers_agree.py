@@ -241,7 +241,8 @@ def test_what_rules_out_all_gpus_is_said():
     found = pm.recommend(workload, "2x8xH100")
     assert found.refused_on_all_gpus.rule == "one-host"
     assert "of all GPUs none is legal, most for one-host: The ranks of a server" in page(found)
-    assert pm.recommend(workload, "2x8xH100", engine="xdit").refused_on_all_gpus is None
+    other = pm.Workload(model="wan2.2-i2v-a14b", frames=81)
+    assert pm.recommend(other, "2x8xH100", engine="xdit").refused_on_all_gpus is None
     assert pm.recommend(workload, "8xH100").refused_on_all_gpus is None
 
 
