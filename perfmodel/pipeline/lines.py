@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,12 @@ class Line:
     provenance: str
     extrapolated: NDArray[np.bool_]
     guessed: NDArray[np.bool_] | None = None
+
+    def at(self, cases: NDArray[np.intp]) -> Line:
+        """The line over other cases: ``cases[i]`` is which of its own the i-th is."""
+        values = ((f.name, getattr(self, f.name)) for f in fields(self))
+        columns: dict[str, Any] = {n: v[cases] for n, v in values if isinstance(v, np.ndarray)}
+        return replace(self, **columns)
 
 
 def kind_of(op: Op) -> str:
@@ -306,13 +313,7 @@ def with_lines(stage: Stage, extra: Stage) -> Stage:
         return stage
     if extra.cases != 1:
         raise ValueError("only a stage that is the same everywhere can be added to another")
-    columns = [
-        f.name for f in fields(Line) if isinstance(getattr(extra.lines[0], f.name), np.ndarray)
-    ]
-    spread = tuple(
-        replace(line, **{c: np.broadcast_to(getattr(line, c), (stage.cases,)) for c in columns})  # type: ignore[arg-type]
-        for line in extra.lines
-    )
+    spread = tuple(line.at(np.zeros(stage.cases, np.intp)) for line in extra.lines)
     return replace(stage, lines=(*stage.lines, *spread))
 
 

@@ -14,15 +14,14 @@ gather the rest before the next block starts, so the gather counts with the copi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.cost.machine import Machine
 from perfmodel.ops import DTYPE_BITS, Collective, Op, Transfer
-from perfmodel.pipeline.lines import Column, Line, Stage, cost_lines, expose, total_s
+from perfmodel.pipeline.lines import Column, Stage, cost_lines, expose, total_s
 from perfmodel.placement import guidance
 from perfmodel.placement.groups import offload_group
 from perfmodel.placement.precision import QUANTISED
@@ -84,7 +83,7 @@ def with_offload(
 
 def _added(stage: Stage, ops: tuple[Op, ...], size: int, mode: str, machine: Machine) -> Stage:
     """A stage over all configurations with `ops` beside (layerwise) or between its kernels."""
-    lines = [_expanded(line, stage) for line in stage.lines]
+    lines = [line.at(stage.index) for line in stage.lines]
     copies = cost_lines(ops, stage.name, size, machine, compiled=False)
     if mode in LAYERWISE:
         title = "layers to device" if stage.name == "text_encode" else "blocks to device"
@@ -92,16 +91,6 @@ def _added(stage: Stage, ops: tuple[Op, ...], size: int, mode: str, machine: Mac
         busy_s = total_s(lines, size)
         copies = [expose(together, busy_s, machine.term(OVERLAP_FRAC, 0.9))]
     return Stage(stage.name, (*lines, *copies), np.arange(size), size)
-
-
-def _expanded(line: Line, stage: Stage) -> Line:
-    """`line` over configurations instead of cases."""
-    columns: dict[str, Any] = {
-        f.name: value[stage.index]
-        for f in fields(line)
-        if isinstance(value := getattr(line, f.name), np.ndarray)
-    }
-    return replace(line, **columns)
 
 
 def _copies(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 
 from perfmodel.ops import Ints
-from perfmodel.pipeline.lines import Line, Stage, distinct
-
-ARRAYS = tuple(f.name for f in fields(Line) if "Column" in str(f.type) or "NDArray" in str(f.type))
-"""Fields of a line that have a value for each case."""
+from perfmodel.pipeline.lines import Stage, distinct
 
 
 def beside_decode(encode: Stage, decode: Stage, frames: Ints, held_frames: float) -> Stage:
@@ -36,10 +33,6 @@ def beside_decode(encode: Stage, decode: Stage, frames: Ints, held_frames: float
     visible_s = np.maximum(alone_s - beside_s, tail_s)
     share = visible_s / np.maximum(alone_s, np.finfo(float).tiny)
     case = encode.index[first]
-    lines = tuple(_taken(line, case) for line in encode.lines)
+    lines = (line.at(case) for line in encode.lines)
     shown = tuple(replace(line, total_s=line.total_s * share) for line in lines)
     return Stage(encode.name, shown, index, len(first))
-
-
-def _taken(line: Line, case: np.ndarray) -> Line:
-    return replace(line, **{name: getattr(line, name)[case] for name in ARRAYS})
