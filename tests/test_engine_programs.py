@@ -7,8 +7,11 @@ import shlex
 import pytest
 
 from perfmodel import engines, predict, recommend
+from perfmodel.api.session import open_session
+from perfmodel.engines.legality import problems
 from perfmodel.errors import PerfmodelError
 from perfmodel.report.answer import Answer
+from perfmodel.spec.parallel import ParallelConfig
 from perfmodel.spec.workload import Options, Workload
 
 COSMOS = "cosmos-official"
@@ -133,6 +136,33 @@ def test_lossy_candidates_are_those_that_can_be_started():
     assert [choice.title for choice in plain.lossy_options] == ["step cache"]
     other = recommend(job, "2xH100-SXM", engine="xdit")
     assert [choice.title for choice in other.lossy_options] == ["fp8 linears", "step cache"]
+
+
+# The VAE's data movement
+
+
+@pytest.mark.parametrize(
+    ("engine", "own", "legal"),
+    [
+        ("diffusers", "off", {"off"}),
+        ("xdit", "off", {"off"}),
+        ("wan-official", "off", {"off"}),
+        # Its CUDA VAE modules are channels-last at the default quality of a request.
+        ("sglang-diffusion", "channels_last", {"channels_last"}),
+        ("vllm-omni", "lossless", {"off", "lossless", "channels_last"}),
+        ("vllm-omni@0.28.0", "off", {"off"}),
+    ],
+)
+def test_a_data_movement_of_the_vae_that_no_flag_sets_is_refused(engine, own, legal):
+    job, found = Workload(model="wan2.1-t2v-1.3b"), {}
+    for asked in ("off", "lossless", "channels_last"):
+        session = open_session(job, "1xB200", engine=engine, options=Options(vae_fast_path=asked))
+        broken = problems(session.engine.rules(), session.context, ParallelConfig())
+        found[asked] = [problem.rule_id for problem in broken if problem.severity == "error"]
+    assert {asked for asked in found if not found[asked]} == legal
+    assert all(ids in ([], ["vae-fast-path"]) for ids in found.values())
+    session = open_session(job, "1xB200", engine=engine)
+    assert session.behaviour.traits.vae_fast_path == own
 
 
 # xDiT 0.7.0: ModelCapabilities of model_executor/models/runner_models/*.py.

@@ -105,14 +105,11 @@ def _resolved(
     compiled = options.compile if options.compile is not None else bool(found and found.compiled)
     banded = bool(found and found.banded_vae) and options.vae_mode == "tile"
     tiles = bool(found and found.vae_tiled) and options.vae_tiling == "auto"
-    fast_path = options.vae_fast_path or (found.vae_fast_path if found else "off")
-    if platform != "cuda":
-        fast_path = "off"
     update = {
         "attention_backend": backend or facts.attention(device),
         "attention_density": density or options.attention_density,
         "compile": compiled and platform != "npu",
-        "vae_fast_path": fast_path,
+        "vae_fast_path": options.vae_fast_path or _fast_path(found, platform),
         "vae_tiling": "on" if tiles else options.vae_tiling,
         "vae_mode": "spatial_shard_height" if banded else options.vae_mode,
     }
@@ -122,6 +119,11 @@ def _resolved(
         if getattr(options, name) is None
     )
     return options.model_copy(update=update), filled
+
+
+def _fast_path(found: ModelFacts | None, platform: str) -> str:
+    """What the engine runs without being asked: its kernels are for CUDA."""
+    return found.vae_fast_path if found and platform == "cuda" else "off"
 
 
 _GENERATIONS = {"FA2": "FLASH_ATTN_2", "FLASH_2": "FLASH_ATTN_2", "FA4": "FLASH_ATTN"}
@@ -184,6 +186,7 @@ def _behaviour(
         cfg_on_distilled_refused=False,
         weight_only=facts.weight_only,
         dtypes=facts.dtypes,
+        vae_fast_paths=(_fast_path(found, platform),),
         fused_quantise=facts.torchao and bool(resolved.compile),
         patch_warmup_steps=facts.patch_warmup_steps,
         vae_tiling_default=resolved.vae_tiling == "on",

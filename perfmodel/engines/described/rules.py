@@ -278,7 +278,7 @@ RULES: tuple[Rule, ...] = (
         violated=_device,
         problem=_device_problem,
     ),
-    *_taken(OPTION_RULES, ("missing-peak", "weight-only")),
+    *_taken(OPTION_RULES, ("missing-peak", "weight-only", "vae-fast-path")),
     Rule(
         id="dtype-not-in-engine",
         per_layout=False,

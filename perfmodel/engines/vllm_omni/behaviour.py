@@ -93,6 +93,9 @@ def resolve_behaviour(
         vae_tiling_default=options.vae_tiling == "on",
         # entrypoints/openai/serving_video.py encodes inside a coroutine, without an executor.
         encodes_in_turn=True,
+        vae_fast_paths=("off", "lossless", "channels_last")
+        if has("vae_fast_path", version)
+        else ("off",),
         options=resolved,
         assumed=assumed,
         sources=SOURCES,

@@ -88,6 +88,26 @@ def _weight_only_problem(ctx: Context, config: ParallelConfig) -> Problem:
     return option_refusal("weight-only", "--dtype", dtype, clash, have, have[-1])
 
 
+def _fast_path(ctx: Context, layouts: Layouts) -> BoolColumn:
+    asked = ctx.behaviour.options.vae_fast_path
+    return _all(layouts, asked is not None and asked not in ctx.behaviour.vae_fast_paths)
+
+
+def _fast_path_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    behaviour = ctx.behaviour
+    given, have = f"{behaviour.options.vae_fast_path}", behaviour.vae_fast_paths
+    typed = f"--option vae_fast_path={have[0]}"
+    return Problem(
+        "vae-fast-path",
+        f"vae_fast_path={given}: {behaviour.engine} {behaviour.version} has no flag for it; legal: "
+        f"{words(have)}; try {typed}",
+        field="--option",
+        value=f"vae_fast_path={given}",
+        legal_values=have,
+        suggestions=(typed,),
+    )
+
+
 def _attention(ctx: Context, layouts: Layouts) -> BoolColumn:
     behaviour = ctx.behaviour
     missing = behaviour.attention_backend not in behaviour.attention_available
@@ -276,6 +296,14 @@ OPTION_RULES: tuple[Rule, ...] = (
         title="Weights that are widened before each product need an engine that does so.",
         violated=_weight_only,
         problem=_weight_only_problem,
+    ),
+    Rule(
+        id="vae-fast-path",
+        per_layout=False,
+        title="Another data movement of the VAE than the engine's own needs a flag for it.",
+        violated=_fast_path,
+        problem=_fast_path_problem,
+        source="https://github.com/vllm-project/vllm-omni/pull/7056",
     ),
     Rule(
         id="attention-backend",
