@@ -165,6 +165,46 @@ def test_a_data_movement_of_the_vae_that_no_flag_sets_is_refused(engine, own, le
     assert session.behaviour.traits.vae_fast_path == own
 
 
+@pytest.mark.parametrize(
+    ("engine", "slug"), [("wan-official", "wan2.1-t2v-14b"), (COSMOS, "cosmos-predict2-2b-t2i")]
+)
+def test_programs_without_a_flag_are_not_compiled(engine, slug):
+    assert refusals(engine, Workload(model=slug), compile=True) == ["compile-flag"]
+    assert recommend(
+        Workload(model=slug), "1xH100-SXM", engine=engine, options=Options(compile=False)
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "kernel", "legal"),
+    [
+        ("1xH100-SXM", "CUDNN_ATTN", ("CUDNN_ATTN", "FLASH_ATTN")),
+        ("1xB200", "CUDNN_ATTN", ("CUDNN_ATTN",)),
+        ("1xL40S", "TORCH_SDPA", ("TORCH_SDPA",)),
+        ("1xB300", "TORCH_SDPA", ("TORCH_SDPA",)),
+    ],
+)
+def test_the_device_picks_the_attention_of_cosmos(gpus, kernel, legal):
+    """cosmos-predict2 1.0.9 ``module/attention.py``: cuDNN on capabilities 9.0 and 10.0."""
+    job = Workload(model="cosmos-predict2-2b-v2w")
+    behaviour = open_session(job, gpus, engine=COSMOS).behaviour
+    assert (behaviour.attention_backend, behaviour.attention_available) == (kernel, legal)
+
+
+@pytest.mark.parametrize("slug", ["flux.1-fill-dev", "wan2.2-i2v-a14b"])
+def test_xdit_shares_whole_tiles_where_it_is_told_to_tile(slug):
+    """``vae_manager.py``: --enable_tiling with --use_parallel_vae hands tiles to the ranks."""
+    job, options = Workload(model=slug), Options(vae_tiling="on")
+    answer = recommend(job, "4xB200", engine="xdit", options=options)
+    first = next(row for row in answer.recommendations if row.parallel.vae_patch_parallel_size > 1)
+    words = shlex.split(first.commands.request.splitlines()[-1])
+    assert {"--enable_tiling", "--use_parallel_vae"} <= set(words)
+    again = predict(Workload(), "4xB200", engine="xdit", launch=words).prediction
+    assert (again.config_id, again.latency_ms) == (first.config_id, first.latency_ms)
+    bands = predict(job, "4xB200", engine="xdit", parallel=first.config_id).prediction
+    assert bands.stages_ms.vae_decode < first.stages_ms.vae_decode
+
+
 # xDiT 0.7.0: ModelCapabilities of model_executor/models/runner_models/*.py.
 
 

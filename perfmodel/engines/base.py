@@ -102,6 +102,7 @@ class Behaviour:
         offload_modes: values of the offload option that the pipeline supports.
         weight_only: dtypes of weights that the engine widens before each product.
         dtypes: of linears, beside bf16, that its commands set up; None: all, or not read.
+        compile_flag: it can be told whether blocks are compiled.
         vae_fast_paths: data movements of the VAE that it can be told to run, or always runs.
         cfg_on_distilled_refused: guidance parallelism on one-branch checkpoints is an error.
         has_ring: ring attention exists where sequence parallelism does.
@@ -176,6 +177,7 @@ class Behaviour:
     )
     weight_only: tuple[str, ...] = ()
     dtypes: tuple[str, ...] | None = None
+    compile_flag: bool = True
     vae_fast_paths: tuple[str, ...] = ("off",)
     cfg_on_distilled_refused: bool = True
     has_ring: bool = True

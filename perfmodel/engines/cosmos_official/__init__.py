@@ -11,7 +11,7 @@ from dataclasses import replace
 from perfmodel.engines.base import Residency
 from perfmodel.engines.cosmos_official.commands import read_launch, render
 from perfmodel.engines.cosmos_official.rules import RULES
-from perfmodel.engines.described.attention import cudnn
+from perfmodel.engines.described.attention import cudnn_or_torch, refused_by_cosmos
 from perfmodel.engines.described.engine import DescribedEngine
 from perfmodel.engines.described.facts import Facts, ModelFacts
 
@@ -27,6 +27,7 @@ _PREDICT2 = ModelFacts(
     residency=Residency(text_encoder_bits=32),
     modulation_per_frame=True,
     closing_steps=1,
+    compile_flag=False,
     auto_pad=False,
     tiles_vae=False,
     offload_modes=("none", "auto", "text-encoder"),
@@ -72,7 +73,9 @@ FACTS = Facts(
         (r"cosmos-predict2", _PREDICT2),
     ),
     platforms=("cuda",),
-    attention=cudnn,
+    attention=cudnn_or_torch,
+    attentions=("CUDNN_ATTN", "TORCH_SDPA", "FLASH_ATTN"),
+    refused=refused_by_cosmos,
     dtypes=(),
     sources=(
         "https://github.com/nvidia-cosmos/cosmos-predict2 documentations/inference_video2world.md",

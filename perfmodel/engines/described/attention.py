@@ -21,9 +21,22 @@ def flash_2(device: Device) -> str:
     return "FLASH_ATTN_2"
 
 
-def cudnn(device: Device) -> str:
-    """The fused attention of cuDNN, which TransformerEngine calls."""
-    return "CUDNN_ATTN"
+def cudnn_or_torch(device: Device) -> str:
+    """CuDNN on capabilities 9.0 and 10.0, torch's flash kernel on others.
+
+    Source: cosmos-predict2 1.0.9 ``module/attention.py`` (``minimal_a2a``, its default backend).
+    """
+    native = getattr(device, "compute_capability", None) in ("9.0", "10.0")
+    return "CUDNN_ATTN" if native else "TORCH_SDPA"
+
+
+def refused_by_cosmos(device: Device, use: Use) -> frozenset[str]:
+    """The device decides; on Hopper FlashAttention 3 replaces cuDNN where it is installed."""
+    del use
+    here = {cudnn_or_torch(device)}
+    if getattr(device, "compute_capability", None) == "9.0":
+        here.add("FLASH_ATTN")
+    return frozenset({"CUDNN_ATTN", "TORCH_SDPA", "FLASH_ATTN"} - here)
 
 
 def flash(device: Device) -> str:

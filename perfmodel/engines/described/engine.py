@@ -103,7 +103,8 @@ def _resolved(
     named = chosen if chosen and density is None else ""
     backend = _spelled(facts, named) if named else ""
     compiled = options.compile if options.compile is not None else bool(found and found.compiled)
-    banded = bool(found and found.banded_vae) and options.vae_mode == "tile"
+    tiled = bool(found and found.tiles_over_ranks) and options.vae_tiling == "on"
+    banded = bool(found and found.banded_vae) and options.vae_mode == "tile" and not tiled
     tiles = bool(found and found.vae_tiled) and options.vae_tiling == "auto"
     update = {
         "attention_backend": backend or facts.attention(device),
@@ -187,6 +188,7 @@ def _behaviour(
         weight_only=facts.weight_only,
         dtypes=facts.dtypes,
         vae_fast_paths=(_fast_path(found, platform),),
+        compile_flag=found is None or found.compile_flag,
         fused_quantise=facts.torchao and bool(resolved.compile),
         patch_warmup_steps=facts.patch_warmup_steps,
         vae_tiling_default=resolved.vae_tiling == "on",

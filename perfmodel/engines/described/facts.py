@@ -39,11 +39,13 @@ class ModelFacts:
         uneven: the exchange takes heads and shards that do not divide.
         pad_masked: padding builds an attention mask.
         banded_vae: a distributed decode cuts bands of rows, not tiles.
+        tiles_over_ranks: of a decode that is told to tile, ranks share whole tiles all the same.
         vae_everywhere: every rank ends with the decoded clip.
         fused_blocks: hand-written fused kernels in place of chains of small ones.
         fused_norm_rope: norms, rotary embeddings and attention are kernels of their own, what is
             between them single torch operations (TransformerEngine's modules).
         compiled: blocks are compiled unless asked otherwise.
+        compile_flag: it can be asked otherwise.
         offload_modes: offload options that exist.
         modulation_per_frame: modulation is projected once a frame, not for each token.
         closing_steps: steps on the clean result after the last.
@@ -79,10 +81,12 @@ class ModelFacts:
     uneven: bool = False
     pad_masked: bool = False
     banded_vae: bool = False
+    tiles_over_ranks: bool = False
     vae_everywhere: bool = False
     fused_blocks: bool = False
     fused_norm_rope: bool = False
     compiled: bool = False
+    compile_flag: bool = True
     offload_modes: tuple[str, ...] = ("none",)
     boundary_ratio: float | None = None
     flow_shift: float | None = None

@@ -78,6 +78,23 @@ def _dtype_problem(ctx: Context, config: ParallelConfig) -> Problem:
     return option_refusal("dtype-not-in-engine", "--dtype", given, clash, have, have[0])
 
 
+def _compile(ctx: Context, layouts: Layouts) -> BoolColumn:
+    behaviour = ctx.behaviour
+    told = behaviour.compiled and "compile" not in behaviour.assumed
+    return np.full(len(layouts), told and not behaviour.compile_flag)
+
+
+def _compile_problem(ctx: Context, config: ParallelConfig) -> Problem:
+    return Problem(
+        "compile-flag",
+        f"compile=on: {named(ctx)} has no flag that compiles {ctx.model}; try --eager",
+        field="--option",
+        value="compile=on",
+        legal_values=("compile=off",),
+        suggestions=("--eager",),
+    )
+
+
 def _offload(ctx: Context, layouts: Layouts) -> BoolColumn:
     return np.full(len(layouts), ctx.behaviour.options.offload not in ctx.behaviour.offload_modes)
 
@@ -285,6 +302,13 @@ RULES: tuple[Rule, ...] = (
         title="A dtype needs a flag of the engine, or a checkpoint that it reads, for the model.",
         violated=_dtype,
         problem=_dtype_problem,
+    ),
+    Rule(
+        id="compile-flag",
+        per_layout=False,
+        title="Compiled blocks need an engine that can be told to compile.",
+        violated=_compile,
+        problem=_compile_problem,
     ),
     Rule(
         id="offload-mode",

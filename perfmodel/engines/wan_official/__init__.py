@@ -21,6 +21,7 @@ def _facts(
     """Eager modules under autocast; the VAE computes in fp32, whole, on rank 0."""
     return ModelFacts(
         pipeline=pipeline,
+        compile_flag=False,
         axes=axes,
         flow_shift=flow_shift,
         vae_bits=32,

@@ -23,6 +23,7 @@ def _model(pipeline: str, axes: frozenset[str] = _RUNNER, **facts: object) -> Mo
         pipeline=pipeline,
         axes=axes,
         banded_vae=True,
+        tiles_over_ranks=True,
         vae_everywhere=True,
         offload_modes=("none", "auto", "model", "layerwise"),
         **facts,  # type: ignore[arg-type]
@@ -139,6 +140,7 @@ FACTS = Facts(
         f"{_WHEEL}model_executor/layers/usp.py (q, k and v in one exchange)",
         f"{_WHEEL}model_executor/models/runner_models/",
         f"{_WHEEL}model_executor/models/runner_models/vae_manager.py (encoders of Wan in rows too)",
+        f"{_WHEEL}model_executor/models/runner_models/vae_manager.py (whole tiles)",
         f"{_WHEEL}config/args.py (--warmup_steps 1)",
     ),
 )

@@ -77,7 +77,7 @@ def words(ctx: Context, config: ParallelConfig, iterations: int = 1) -> list[str
         found.append("--use_cfg_parallel")
     if config.vae_patch > 1:
         found.append("--use_parallel_vae")
-    if config.vae_tiling:
+    if config.vae_tiling or ctx.behaviour.options.vae_tiling == "on":
         found.append("--enable_tiling")
     if ctx.behaviour.compiled:
         found.append("--use_torch_compile")
