@@ -77,7 +77,7 @@ def field(gpus: str, model: str, engine: str) -> Field:
 
 
 def test_needless_sharding_wins_in_no_draw():
-    found = field("4xB200", "hunyuanvideo-1.5", "xdit")
+    found = field("4xB200", "wan2.2-i2v-a14b", "xdit")
     draws, layouts = found.draws(), found.table.evaluation.layouts
     ids = [layouts.row(int(row)).config_id for row in found.contenders]
     pairs = [

@@ -26,6 +26,7 @@ from perfmodel.search.enumerate import (
     left_out,
     world_sizes,
 )
+from perfmodel.spec.parallel import parse_parallel
 
 PARTS = len(COMPUTE_AXES)
 
@@ -112,6 +113,25 @@ def test_the_number_of_gpus_that_it_names_works(capsys):
     assert run(["recommend", "--gpus", "5xH100", *question]) == 2
     (number,) = re.findall(r"(\d+) GPUs work", capsys.readouterr().err)
     assert run(["recommend", "--gpus", f"{number}xH100", *question]) == 0
+
+
+@pytest.mark.parametrize("ask", [api.recommend, make.plan])
+def test_copies_use_all_gpus_where_the_objective_runs_them(ask):
+    """A server of vLLM-Omni has one host, so one request never uses 16 GPUs of two."""
+    job, gpus = pm.Workload(model="wan2.2-t2v-a14b", frames=81), "2x8xH100"
+    with pytest.raises(BadInput, match="8 GPUs work, 2 replicas use all"):
+        ask(job, gpus, use_all_gpus=True)
+    two = job.model_copy(update={"concurrency": 2})
+    for answer in (
+        ask(two, gpus, use_all_gpus=True),
+        ask(job, gpus, use_all_gpus=True, objective="throughput"),
+    ):
+        rows = answer.recommendations if ask is api.recommend else answer.runs
+        worlds = [parse_parallel(row.config_id)[0].world_size for row in rows]
+        assert worlds
+        assert all(16 % world == 0 for world in worlds)
+    with pytest.raises(BadInput, match="3 replicas use all"):
+        ask(two, "3x8xH100", use_all_gpus=True)
 
 
 def test_candidates_of_fewer_gpus_are_not_all_gpus():

@@ -41,13 +41,14 @@ def memory_example(table: Table) -> str:
     return f"{table.config_id(row)} needs {need:,.1f} of {capacity:,.1f} GiB"
 
 
-def explain(session: Session, table: Table, answer: Answer, *, all_gpus: bool = False) -> Answer:
+def explain(session: Session, table: Table, answer: Answer, *, all_gpus: str = "") -> Answer:
     """`answer` with the nearest miss and what would fit.
 
-    `all_gpus`: those of fewer devices in `table` were not asked for; where one fits it is offered.
+    `all_gpus`: the objective under which those of fewer devices in `table` were not asked for, ""
+    where they were; where one fits it is offered.
     """
     fewer = _by_fewer(table) if all_gpus else ()
-    table = table_of_all(table) if all_gpus else table
+    table = table_of_all(table, all_gpus) if all_gpus else table
     miss = nearest_miss(table.memory, table.evaluation.layouts)
     record = prediction(table, miss.index)
     notes = [

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from perfmodel import engines
 from perfmodel.api import header, misfit
-from perfmodel.api.all_gpus import of_all, refuse_without_all, refused_on_all
+from perfmodel.api.all_gpus import of_all, refuse_without_all, refused_on_all, uses_all
 from perfmodel.api.choices import (
     lossy_options,
     lossy_session,
@@ -47,7 +47,7 @@ from perfmodel.api.worth_trying import Bar, worth_trying
 from perfmodel.errors import Problem
 from perfmodel.memory import FITS, STATUS
 from perfmodel.pipeline.lines import Column
-from perfmodel.pipeline.queue import copies
+from perfmodel.pipeline.queue import copies_of
 from perfmodel.report.answer import (
     Answer,
     Choice,
@@ -102,8 +102,10 @@ class _Wanted:
 
     def asked(self, table: Table) -> NDArray[np.bool_]:
         """Rows of as many devices as were asked for."""
-        world, num_gpus = table.evaluation.layouts.world_size, table.session.system.num_gpus
-        return np.asarray(world == num_gpus if self.use_all_gpus else world > 0)
+        layouts = table.evaluation.layouts
+        if not self.use_all_gpus:
+            return np.ones(len(layouts), bool)
+        return uses_all(table.session, layouts, self.objective)
 
 
 def recommend(
@@ -131,7 +133,8 @@ def recommend(
         objective: latency (with several requests in flight their mean), throughput, memory or
             cost.
         allow_lossy: rank fp8, and pipelines of patches, with the rest.
-        use_all_gpus: leave out configurations of fewer devices.
+        use_all_gpus: leave out configurations that, in the copies that the objective runs, leave
+            devices idle.
         top: recommendations returned.
         max_latency_ms: leave out those where a request in flight takes longer.
         price_per_gpu_hour: turns GPU-seconds into money.
@@ -150,7 +153,7 @@ def recommend(
     space = search_space(session)
     free = session.options.offload in ("none", "auto")
     wanted = _Wanted(objective, use_all_gpus, max_latency_ms, offload=free)
-    session = settled(session, of_all(session, space) if use_all_gpus else space)
+    session = settled(session, of_all(session, space, objective) if use_all_gpus else space)
     answer = _ranked_answer(session, wanted, settings, top=top, allow_lossy=allow_lossy)
     records = tuple(priced(record, price_per_gpu_hour) for record in answer.recommendations)
     return answer.model_copy(update={"recommendations": records})
@@ -168,12 +171,13 @@ def _ranked_answer(
     found = legality(session, search_space(session))
     layouts = legal_layouts(session, found)
     if wanted.use_all_gpus:
-        refuse_without_all(session, layouts)
+        refuse_without_all(session, layouts, wanted.objective)
     table = build_table(session, layouts)
     ranked = _rank(table, wanted)
     answer = _answer(session, found, table, settings)
     if not ranked.allowed.any():
-        return misfit.explain(session, table, answer, all_gpus=wanted.use_all_gpus)
+        all_gpus = wanted.objective if wanted.use_all_gpus else ""
+        return misfit.explain(session, table, answer, all_gpus=all_gpus)
     variants = [ranked]
     lossy = lossy_session(session)
     if allow_lossy:
@@ -287,11 +291,8 @@ def _served(table: Table, row: int, record: Prediction, objective: str) -> Predi
     """The record on as many copies as the objective runs, with the requests in flight."""
     session = table.session
     requests, num_gpus = session.workload.concurrency, session.system.num_gpus
-    if objective == "throughput":
-        record = as_replicas(record, max(num_gpus // record.num_gpus, 1))
-    elif objective == "latency":
-        layouts = table.evaluation.layouts
-        record = as_replicas(record, int(copies(requests, num_gpus, layouts)[row]))
+    layouts = table.evaluation.layouts
+    record = as_replicas(record, int(copies_of(objective, requests, num_gpus, layouts)[row]))
     return in_flight(record, requests, float(table.evaluation.in_turn_s[row]) * MS_PER_S)
 
 

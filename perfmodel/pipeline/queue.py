@@ -44,6 +44,18 @@ def copies(in_flight: int, num_gpus: int, layouts: Layouts) -> NDArray[np.int64]
     return np.asarray(np.minimum(fit, -(-in_flight // layouts.dp)))
 
 
+def copies_of(objective: str, in_flight: int, num_gpus: int, layouts: Layouts) -> NDArray[np.int64]:
+    """Copies of each configuration that an objective runs.
+
+    Throughput fills the machine, latency serves the requests in flight; a cost or a memory is that
+    of one.
+    """
+    if objective == "latency":
+        return copies(in_flight, num_gpus, layouts)
+    fit = np.maximum(num_gpus // layouts.world_size, 1)
+    return np.asarray(fit if objective == "throughput" else np.ones_like(fit))
+
+
 def of_a_server(in_flight: int, num_gpus: int, layouts: Layouts) -> NDArray[np.int64]:
     """Most of the requests in flight that one server of a configuration gets.
 

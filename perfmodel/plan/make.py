@@ -68,7 +68,7 @@ def plan(
     """
     settings = further(locals())
     session = open_session(workload, system, engine=engine, options=options, fit=fit, strict=strict)
-    session = settled_for(session, candidates, use_all_gpus)
+    session = settled_for(session, candidates, objective if use_all_gpus else "")
     found = survey(session, objective, candidates, use_all_gpus=use_all_gpus)
     if not isinstance(found, Field):
         return header.identified(found, session, "plan", settings)

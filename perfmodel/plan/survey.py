@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.api import header, misfit
-from perfmodel.api.all_gpus import of_all, refuse_without_all
+from perfmodel.api.all_gpus import of_all, refuse_without_all, uses_all
 from perfmodel.api.offload import settled
 from perfmodel.api.records import Table, id_suffixes, sent_together
 from perfmodel.api.session import Session, refusal
@@ -140,8 +140,8 @@ def survey(
     evaluation, num_gpus = table.evaluation, session.system.num_gpus
     allowed = table.memory.fits.copy() if fitting else np.ones(len(layouts), bool)
     if use_all_gpus:
-        refuse_without_all(session, layouts, named=bool(candidates))
-        allowed &= layouts.world_size == num_gpus
+        refuse_without_all(session, layouts, objective, named=bool(candidates))
+        allowed &= uses_all(session, layouts, objective)
     if not allowed.any():
         answer = Answer(
             workload=header.workload_info(session),
@@ -149,7 +149,7 @@ def survey(
             engine=header.engine_info(session),
             objective=objective,
         )
-        return misfit.explain(session, table, answer, all_gpus=use_all_gpus)
+        return misfit.explain(session, table, answer, all_gpus=objective if use_all_gpus else "")
     requests = session.workload.concurrency
     scores = score(evaluation, table.memory.peak_bytes, objective, num_gpus, requests)
     order = np.flatnonzero(allowed)
@@ -169,9 +169,11 @@ def survey(
 
 
 def settled_for(
-    session: Session, candidates: Sequence[str | ParallelConfig] = (), use_all_gpus: bool = False
+    session: Session, candidates: Sequence[str | ParallelConfig] = (), all_gpus: str = ""
 ) -> Session:
     """`session` with ``offload=auto`` resolved for what competes.
+
+    `all_gpus`: the objective under which only configurations of all devices do, "" where all do.
 
     Raises:
         BadInput, Refused, MissingData: as `survey`.
@@ -179,7 +181,7 @@ def settled_for(
     if session.options.offload != "auto":
         return session
     layouts = _layouts(session, candidates)
-    return settled(session, of_all(session, layouts) if use_all_gpus else layouts)
+    return settled(session, of_all(session, layouts, all_gpus) if all_gpus else layouts)
 
 
 def _layouts(session: Session, candidates: Sequence[str | ParallelConfig]) -> Layouts:
