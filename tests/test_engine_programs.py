@@ -205,6 +205,16 @@ def test_xdit_shares_whole_tiles_where_it_is_told_to_tile(slug):
     assert bands.stages_ms.vae_decode < first.stages_ms.vae_decode
 
 
+def test_sglang_is_told_to_tile_where_bands_decode_and_the_encode_is_tiled():
+    """``vaes/common.py``: bands are looked for before tiles in a decode, not in an encode."""
+    job, options = Workload(model="qwen-image-edit"), Options(vae_tiling="on")
+    answer = recommend(job, "2xH100-SXM", engine="sglang-diffusion", options=options)
+    first = next(row for row in answer.recommendations if row.parallel.vae_patch_parallel_size > 1)
+    words = shlex.split(first.commands.serve.splitlines()[-1])
+    again = predict(Workload(), "2xH100-SXM", engine="sglang-diffusion", launch=words).prediction
+    assert (again.latency_ms, again.peak_memory_gib) == (first.latency_ms, first.peak_memory_gib)
+
+
 # xDiT 0.7.0: ModelCapabilities of model_executor/models/runner_models/*.py.
 
 

@@ -265,7 +265,7 @@ def test_what_the_kinds_do_not_explain_scales_the_stages_and_both_sides_of_a_dif
 def test_no_tie_is_beaten_by_another_tie():
     """Rings and weight gathers have errors of their own: each ties with the best, not together."""
     session = open_session(
-        Workload(model="wan2.1-t2v-14b"), catalog.parse_gpus("4xH100"), engine="xdit"
+        Workload(model="wan2.2-i2v-a14b"), catalog.parse_gpus("4xH100"), engine="xdit"
     )
     found = legality(session, search_space(session))
     evaluation = build_table(session, found.layouts.take(found.legal)).evaluation

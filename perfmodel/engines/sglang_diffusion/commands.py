@@ -85,7 +85,7 @@ def serve_words(ctx: Context, config: ParallelConfig, port: int = PORT) -> list[
     found += _host_words(hosts_of(ctx, config.world_size))
     if config.world_size > 1:
         found += ["--vae-config.use-parallel-decode", str(config.vae_patch > 1).lower()]
-    if config.vae_tiling:
+    if config.vae_tiling or options.vae_tiling == "on":
         found += ["--vae-tiling", "true"]
     if ctx.behaviour.attention_explicit:
         found += ["--attention-backend", _attention(ctx)]
