@@ -111,3 +111,18 @@ def test_a_group_of_one_is_no_row(tmp_path):
     result = calibrate(records, load_device("h100-sxm"), QUICK)
     assert np.all(result.laws[0].law.rows["num_ranks"] > 1)
     assert any("num_ranks=1" in p.message for p in result.records.problems)
+
+
+@pytest.mark.parametrize(
+    ("device", "lender"), [("ascend-910b1", "ascend-910b2"), ("ascend-910b2", None)]
+)
+def test_the_score_says_whose_collectives_are_lent(device, lender, tmp_path, capsys):
+    """The 910B1 has no fit, and `link.same_as` lends it the collectives of the 910B2."""
+    write_ring(tmp_path, lambda n: 20e9 * (n - 1))
+    assert run(["validate", str(tmp_path), "--device", device]) == 0
+    head = capsys.readouterr().out.splitlines()[:2]
+    assert ("no fit" in head[0]) == (lender is not None)
+    assert ("which has the same links" in head[1]) == (lender is not None)
+    assert lender is None or lender in head[1]
+    answer = validate_microbench([tmp_path / "collective.csv"], load_device(device))
+    assert answer["collectives_of"] == lender

@@ -16,7 +16,7 @@ from perfmodel.calibrate.metrics import error_summary, grouped, size_classes
 from perfmodel.calibrate.records import MOST_SHOWN, Records, read_records
 from perfmodel.catalog import Overrides, load_fit
 from perfmodel.cost.fitcheck import host_of
-from perfmodel.cost.fits import Law, load_laws, values_of
+from perfmodel.cost.fits import LINKS_OF, Law, load_laws, values_of
 from perfmodel.cost.machine import Rates
 from perfmodel.errors import MissingData, Problem
 from perfmodel.spec.hardware import Device
@@ -78,6 +78,7 @@ def validate_microbench(
         "status": "ok",
         "device": device.id,
         "fit_id": _fit_id(laws),
+        "collectives_of": _collectives_of(laws),
         "records": records.seen,
         "predicted": sum(len(part.predicted) for part in scored),
         "skipped": skipped,
@@ -129,6 +130,12 @@ def _fit_id(laws: Mapping[str, Law]) -> str | None:
     return fitted[0] if fitted else None
 
 
+def _collectives_of(laws: Mapping[str, Law]) -> str | None:
+    """The device with the same links whose fitted collectives hold; None where none lends them."""
+    origins = (law.origin for law in laws.values() if law.origin.startswith(LINKS_OF))
+    return next((origin.removeprefix(LINKS_OF) for origin in origins), None)
+
+
 def _metrics(scored: list[Scored]) -> dict[str, Any]:
     """Errors by operator."""
     kinds = sorted({part.law.kind for part in scored})
@@ -168,10 +175,12 @@ def _files(records: Records) -> list[dict[str, Any]]:
 
 def table_lines(answer: Mapping[str, Any]) -> list[str]:
     """The answer as text of at most 100 columns."""
-    fit = answer["fit_id"] or "no fit: priors of the family"
+    fit, lender = answer["fit_id"] or "no fit: priors of the family", answer["collectives_of"]
+    lent = [f"  collectives as fitted to {lender}, which has the same links"] if lender else []
     lines = [
         f"{answer['device']}  fit {fit}  {answer['predicted']:,} of {answer['records']:,} rows "
         "predicted",
+        *lent,
         "",
         f"  {'error of':<34}{'n':>8}{'mean':>9}{'median':>9}{'9 of 10':>10}{'bias':>8}",
         f"  {'':<34}{'':>8}{'%':>9}{'%':>9}{'% below':>10}{'%':>8}",
