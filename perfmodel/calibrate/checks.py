@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from perfmodel.calibrate.laws_fit import FitLaw
 from perfmodel.calibrate.links import ROOF
-from perfmodel.calibrate.records import Records
+from perfmodel.calibrate.records import MOST_SHOWN, Records
 from perfmodel.catalog.data import find
 from perfmodel.cost import conv
+from perfmodel.cost.backends import KERNEL_PARTS, stands_behind_a_backend
 from perfmodel.cost.machine import Rates
 from perfmodel.errors import MissingData, Problem
 from perfmodel.spec.hardware import Device
@@ -26,6 +27,8 @@ TOO_SLOW_S = 1e-3
 """Shorter kernels may be launches alone, far from any rate; in ns as us none is shorter."""
 OFF_BY = 10.0
 """How far a row has to lie from the law to be suspected of another unit."""
+PLAIN_KERNEL = "math"
+"""How the attention ends that keeps its scores in memory, which no engine names."""
 COMPUTED = ("gemm", "attention", "conv")
 FEWEST_ROWS = 8
 LARGE_MESSAGE_BYTES, SLOW_GROUP = 32 * MIB, 1.5
@@ -103,6 +106,30 @@ def other_devices(records: Records, device: Device) -> list[Problem]:
         'leave others out, e.g. --exclude "gemm:device=NAME", or name the right --device'
     )
     return [Problem("records-device", message, "--records", severity="warning")]
+
+
+def unknown_kernels(records: Records) -> list[Problem]:
+    """A warning on attention kernels by whose name predictions know no backend.
+
+    A fit of them alone makes every backend a prior: a factor on the fastest of them.
+    """
+    if (rows := records.ops.get("attention")) is None:
+        return []
+    names, counts = np.unique(rows.text("kernel"), return_counts=True)
+    unknown = [
+        f'"{name}" ({count} rows)'
+        for name, count in zip(names.tolist(), counts.tolist(), strict=True)
+        if not name.endswith(PLAIN_KERNEL) and not stands_behind_a_backend(name)
+    ]
+    if not unknown:
+        return []
+    more = f" and {len(unknown) - MOST_SHOWN} more" if len(unknown) > MOST_SHOWN else ""
+    message = (
+        "attention kernels that no backend is known by, so that they leave it a prior: "
+        f"{', '.join(unknown[:MOST_SHOWN])}{more}; known names hold one of "
+        f"{', '.join(KERNEL_PARTS)}"
+    )
+    return [Problem("records-kernel", message, "--records", severity="warning")]
 
 
 def _multiplied_in(law: FitLaw, rates: Rates) -> str:

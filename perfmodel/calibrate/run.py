@@ -16,6 +16,7 @@ from perfmodel.calibrate.checks import (
     other_devices,
     rate_fracs,
     slow_groups,
+    unknown_kernels,
     usable,
 )
 from perfmodel.calibrate.exclude import exclude
@@ -111,6 +112,8 @@ def calibrate(
     if not kinds or "collective" in kinds:
         records.problems += slow_groups(records, rates)
     records.problems += other_devices(records, device)
+    if not kinds or "attention" in kinds:
+        records.problems += unknown_kernels(records)
     laws: list[FittedLaw] = []
     refused: list[Problem] = []
     for law in _asked(records, device, only, host):

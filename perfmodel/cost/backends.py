@@ -24,11 +24,22 @@ BACKEND_KERNELS: dict[str, tuple[str, ...]] = {
     "CUDNN_ATTN": ("cudnn",),
     "TORCH_SDPA": ("sdpa_flash", "sdpa_cudnn", "sdpa_default"),
     "SDPA": ("sdpa_flash", "sdpa_cudnn", "sdpa_default"),
+    "SDPA_EFFICIENT": ("sdpa_efficient",),
+    "XFORMERS": ("xformers", "sdpa_efficient"),
     "ASCEND": ("FusedInferAttentionScore",),
     "ASCEND_ATTN": ("FusedInferAttentionScore",),
     "ASCEND_FA": ("FusedInferAttentionScore",),
 }
 """Parts of kernel names in preference order; a backend that is absent here is a named prior."""
+
+KERNEL_PARTS = tuple(dict.fromkeys(part for parts in BACKEND_KERNELS.values() for part in parts))
+"""What the name of a kernel holds that stands behind a backend."""
+
+
+def stands_behind_a_backend(kernel: str) -> bool:
+    """Whether predictions know a backend by the kernel of this name."""
+    return any(part.lower() in kernel.lower() for part in KERNEL_PARTS)
+
 
 PRIOR_BACKENDS = {
     "CUDNN_ATTN": "attention_rate_cudnn",
