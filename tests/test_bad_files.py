@@ -284,6 +284,13 @@ def test_a_model_file_with_a_fault_names_it(changes, named, tmp_path, capsys):
         assert named in refused(argv, capsys, "models-file")
 
 
+def test_an_unknown_family_names_those_that_are_and_what_a_new_one_needs(tmp_path, capsys):
+    err = refused(["models", "show", model_file(tmp_path, family="ltx3")], capsys, "family")
+    assert 'family "ltx3" is unknown; did you mean "ltx' in err
+    assert all(f", {name}" in err for name in ("wan", "flux2", "traced"))
+    assert "a new size of one of them is such a file, a new family needs code" in err
+
+
 def test_true_is_no_flow_shift(tmp_path):
     found = yaml.safe_load((ROOT / "models" / "ltx-2.yaml").read_text())
     found["tasks"]["t2v"]["flow_shift"] = True

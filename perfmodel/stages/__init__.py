@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
@@ -49,18 +50,24 @@ def family(model: ModelSpec) -> Family:
     """
     module = FAMILIES.get(model.family)
     if module is None:
-        raise BadInput(
-            Problem(
-                "family",
-                f'models/{model.slug}.yaml: family "{model.family}" is unknown; '
-                f"families: {', '.join(FAMILIES)}",
-                field="family",
-                value=model.family,
-                legal_values=tuple(FAMILIES),
-            )
-        )
+        raise BadInput(_unknown_family(model))
     _check_encoders(model)
     return cast("Family", import_module(module))
+
+
+def _unknown_family(model: ModelSpec) -> Problem:
+    near = get_close_matches(model.family, FAMILIES, n=1)
+    hint = f'; did you mean "{near[0]}"?' if near else ""
+    return Problem(
+        "family",
+        f'models/{model.slug}.yaml: family "{model.family}" is unknown{hint}; families: '
+        f"{', '.join(FAMILIES)}; a new size of one of them is such a file, a new family needs code "
+        "(README, Your own model)",
+        field="family",
+        value=model.family,
+        legal_values=tuple(FAMILIES),
+        suggestions=tuple(near),
+    )
 
 
 WITHOUT_ENCODERS = frozenset({"cosmos3", "traced"})
