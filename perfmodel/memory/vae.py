@@ -117,7 +117,8 @@ def decode(
 
     Untiled: the widest layer of one map, past frames and the clip, plus allocator slack.
     Tiled: the tiles of this rank, the padded copies that are gathered from all ranks, then the
-    blended rows, the joined clip, its unfolded and its clamped copy, which all live at once.
+    blended rows, the joined clip, its unfolded and its clamped copy, which all live at once; but
+    no less than the decode of a clip that is one tile, whose blocks stay with the allocator.
     Spatially sharded: a share of the map, and the clip of all ranks.
     Turning the clip into bytes on the device adds three fp32 copies after either; they are larger
     than the maps before them, so that the allocator's cached blocks do not serve them.
@@ -141,13 +142,25 @@ def decode(
     all_tiles, own, gathered = _tiles(vae, shape, layouts, vae.bits / BITS_PER_BYTE)
     blend = BLEND_COPIES * clip
     tile_live = np.maximum(np.maximum(own + tile, all_tiles + blend), clip + to_bytes)
-    tile_slack = terms.cached_frac * np.maximum(own + tile + blend + to_bytes - tile_live, 0.0)
+    cached = terms.cached_frac * np.maximum(own + tile + blend + to_bytes - tile_live, 0.0)
+    tile_slack = np.maximum(cached, _one_tile(vae, shape, tile, terms) - tile_live)
     tiles = tiled(vae, shape, layouts, options.vae_tiling) & ~sharded
     return VaeLive(
         activations=np.where(tiles, tile_live, live),
         collectives=np.where(tiles, gathered, np.where(sharded, clip, 0.0)),
         slack=np.where(tiles, tile_slack, slack),
     )
+
+
+def _one_tile(vae: VaeMemory, shape: Shape, tile: Column, terms: Terms) -> Column:
+    """Reserved bytes of the first tile: what a whole decode of its size holds, slack included."""
+    sides = np.minimum(shape.height, vae.tile_px) * np.minimum(shape.width, vae.tile_px)
+    frames = np.asarray(shape.batch, np.float64) * shape.frames
+    clip = frames * sides * RGB * vae.bits / BITS_PER_BYTE
+    joined = vae.clip_copies * clip
+    live = np.maximum(tile + clip, joined)
+    cached = terms.cached_frac * np.maximum(tile + joined - live, 0.0)
+    return np.asarray(live + tile * terms.vae_slack_frac + cached)
 
 
 def _tile_live(vae: VaeMemory, shape: Shape) -> Column:
