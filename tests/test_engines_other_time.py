@@ -365,3 +365,32 @@ def test_group_offload_streams_the_encoder_once_for_each_prompt():
     assert streamed["text_encode"] == pytest.approx(copies, rel=1e-6)
     assert left["text_encode"] < copies
     assert streamed["denoise"] == left["denoise"]
+
+
+@pytest.mark.parametrize("stages_of_pipeline", [1, 3])
+def test_stages_that_take_turns_stream_all_blocks_on_the_way_of_a_request(stages_of_pipeline):
+    """Each stage brings in its own blocks while it runs them, so one request waits for all."""
+    streamed, job = stages(
+        engine="vllm-omni", gpus="4xH100", options=Options(offload="layerwise"),
+        layout=ParallelConfig(pp=stages_of_pipeline),
+        pinned_link_frac=1e-4, offload_overlap_frac=1.0, transfer_latency_s=0.0,
+    )  # fmt: skip
+    part = next(c for c in job.family.components(job.model) if c.name == "transformer")
+    copies = int(job.shape.forwards) * part.block_params * part.bits / 8
+    copies_s = copies / (1e-4 * job.machine.rates.host_link_bytes_per_s)
+    assert streamed["denoise"] == pytest.approx(copies_s, rel=1e-6)
+
+
+def test_the_largest_stage_brings_in_its_blocks_whole():
+    """Stages copy side by side: of 40 blocks over 3 stages the first holds 14, of each expert."""
+    moved, job = stages(
+        engine="vllm-omni", gpus="4xH100", options=Options(offload="model"),
+        layout=ParallelConfig(pp=3), h2d_link_frac=1e-4, offload_return_frac=0.0,
+        transfer_latency_s=0.0,
+    )  # fmt: skip
+    plain, _ = stages(engine="vllm-omni", gpus="4xH100", layout=ParallelConfig(pp=3))
+    parts = [c for c in job.family.components(job.model) if c.name.startswith("transformer")]
+    assert [part.blocks for part in parts] == [40, 40]
+    held = sum(part.params * part.bits / 8 * 14 / 40 for part in parts)
+    copies_s = held / (1e-4 * job.machine.rates.host_link_bytes_per_s)
+    assert moved["denoise"] - plain["denoise"] == pytest.approx(copies_s, rel=1e-6)

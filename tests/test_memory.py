@@ -115,6 +115,7 @@ def table_of(
     components: tuple[Component, ...] = MODEL,
     usable_bytes: float = 1e9,
     branches_together: bool = False,
+    work: DenoiseWork = WORK,
     **options: object,
 ) -> MemoryTable:
     chosen = Options(**options)
@@ -123,7 +124,7 @@ def table_of(
     )
     machine = SimpleNamespace(usable_bytes=usable_bytes, gpus_per_node=8)
     return memory(
-        components, WORK, shape or shape_of(), Layouts.of(configs), vae=VAE, behaviour=engine,
+        components, work, shape or shape_of(), Layouts.of(configs), vae=VAE, behaviour=engine,
         system=machine, terms=terms, branches_together=branches_together,
     )  # fmt: skip
 

@@ -122,7 +122,7 @@ def test_a_forward_holds_what_its_replay_holds(build, slug, work, monkeypatch):
     asked = session(slug, **work)
     job = asked.job
     family_work = job.family.denoise(job.model, job.shape, job.behaviour.traits)
-    live = denoise(family_work, job.shape, ONE, load_terms("diffusers"))
+    live = denoise(family_work, job.shape, ONE, load_terms("diffusers"), 1)
     assert float(live.activations[0]) == pytest.approx(alive.peak, rel=0.12)
 
 
@@ -133,7 +133,7 @@ def test_one_forward_of_flux_peaks_as_measured():
     (transformer,) = [c for c in job.family.components(job.model) if c.kind == "transformer"]
     work = job.family.denoise(job.model, job.shape, job.behaviour.traits)
     terms = load_terms("diffusers")
-    live = float(denoise(work, job.shape, ONE, terms).activations[0])
+    live = float(denoise(work, job.shape, ONE, terms, 1).activations[0])
     allocated = transformer.params * transformer.bits / 8 + live + terms.workspace_bytes
     assert allocated / GIB == pytest.approx(22.64, rel=0.01)
 

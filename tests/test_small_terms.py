@@ -12,9 +12,11 @@ from perfmodel import catalog
 from perfmodel.api.session import open_session
 from perfmodel.cost.collective import cost_collective
 from perfmodel.cost.machine import Machine
+from perfmodel.cost.pointwise import memory_traffic
 from perfmodel.ops import Collective
 from perfmodel.pipeline.evaluate import evaluate
 from perfmodel.placement.sequence import state_reduces
+from perfmodel.search import rank
 from perfmodel.search.rank import needless_sharding
 from perfmodel.spec.parallel import Layouts, ParallelConfig
 from perfmodel.topology import Topology
@@ -80,3 +82,40 @@ def test_sharding_is_needless_where_the_same_layout_without_it_is_as_fast():
     rows = np.arange(5)
     assert needless_sharding(layouts, rows, scores) == {1: 0}
     assert needless_sharding(layouts, rows[::-1], scores) == {3: 4}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "own_bytes"),
+    [
+        # 40 MB in two partitions of 20: A100 white paper, "each L2 partition caches data for
+        # memory accesses from SMs in the GPCs directly connected to the partition"
+        ("1xa100-sxm-80g", 20e6),
+        ("1xh100-sxm", 25e6),  # 50 MB, the same
+        ("1xl40s", 96e6),  # one partition
+    ],
+)
+def test_a_cache_in_two_partitions_holds_half_of_what_all_multiprocessors_read(gpu, own_bytes):
+    """A kernel as large as the cache finds half of what one of no bytes does."""
+    system = catalog.parse_gpus(gpu)
+    box = Machine.build(system.device, Topology.of(system))
+    box = replace(box, terms={**box.terms, "cache_hit_frac": 0.6})
+    reached = memory_traffic(np.array([own_bytes]), box)
+    assert reached[0] == pytest.approx((1 - 0.3) * own_bytes, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("slower", "peaks_frac", "first"),
+    [
+        (0.015, (0.95, 0.85), 1),  # 1.5 % for a tenth of a device that is nearly full
+        (0.03, (0.95, 0.85), 0),  # 3 % is more than memory is worth
+        (0.015, (0.75, 0.40), 0),  # free memory is of no use where a quarter is free anyway
+        (0.015, (0.85, 0.40), 1),
+        (0.0, (0.95, 0.85), 1),
+    ],
+)
+def test_a_tie_gives_way_to_memory_where_that_is_scarce(slower, peaks_frac, first):
+    """The glossary: within 2 % of the fastest, least memory above 80 % of a device goes first."""
+    scores, capacity = np.array([1.0, 1.0 + slower]), 100 * 2.0**30
+    peaks = np.array(peaks_frac) * capacity
+    ahead = rank._first(np.arange(2), np.ones(2, bool), scores, peaks, capacity)
+    assert ahead == first

@@ -76,8 +76,8 @@ def widths(work: DenoiseWork) -> Widths:
     )
 
 
-def denoise(work: DenoiseWork, shape: Shape, layouts: Layouts, terms: Terms) -> Live:
-    """Live bytes of the denoise phase.
+def denoise(work: DenoiseWork, shape: Shape, layouts: Layouts, terms: Terms, outputs: Ints) -> Live:
+    """Live bytes of the denoise phase of a request for `outputs` videos or images.
 
     Formula: max(block, entry, exit) + latents + text keys, where
         block = tokens/SP x max(attention, feed-forward) and, of Split.COLUMN widths, 1/tp;
@@ -103,7 +103,7 @@ def denoise(work: DenoiseWork, shape: Shape, layouts: Layouts, terms: Terms) -> 
         total * (work.exit_width + w.hidden * (1 + FLOAT_BYTES / ACTIVATION_BYTES)),
         total * w.hidden * (1 + FLOAT_BYTES / ACTIVATION_BYTES),
     )
-    latents = np.asarray(work.velocity_elements, np.float64) * FLOAT_BYTES * LATENT_COPIES
+    latents = work.velocity_elements * np.asarray(outputs, float) * FLOAT_BYTES * LATENT_COPIES
     branches = ceil_div(shape.branches, layouts.cfg)
     text = w.text_key * np.asarray(shape.text_tokens, np.float64) * branches * batch / tp
     exchange = np.where(layouts.ulysses > 1, 2 * local * w.query / tp * ACTIVATION_BYTES, 0.0)

@@ -25,7 +25,7 @@ from perfmodel.memory.weights import (
     offloaded,
     one_at_a_time,
 )
-from perfmodel.ops import Op
+from perfmodel.ops import Ints, Op
 from perfmodel.placement.guidance import together
 from perfmodel.placement.patches import cache_bytes
 from perfmodel.placement.sequence import local_tokens
@@ -102,7 +102,7 @@ def memory(
     conditioned = bool(np.any(np.asarray(shape.condition_frames) > 0))
     host, loading = _weights(sheet, components, layouts, options, terms, shares, conditioned)
     denoised = together(shape, layouts) if branches_together else shape
-    _denoiser(sheet, work, denoised, layouts, behaviour, terms)
+    _denoiser(sheet, work, denoised, layouts, behaviour, terms, shape.batch)
     sheet.add("text_encode", "activations", text_live(text_ops, layouts))
     _vae(sheet, vae, shape, layouts, options, terms)
     beside = beside_bytes + terms.context_bytes if beside_bytes else 0.0
@@ -134,9 +134,10 @@ def _denoiser(
     layouts: Layouts,
     behaviour: Behaviour,
     terms: Terms,
+    outputs: Ints,
 ) -> None:
     """Add what the denoiser holds beside its weights."""
-    live = denoise(work, shape, layouts, terms)
+    live = denoise(work, shape, layouts, terms, outputs)
     for part, value in (
         ("activations", live.activations),
         ("collectives", live.collectives),

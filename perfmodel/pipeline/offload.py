@@ -4,6 +4,7 @@
 ``offload_return_frac`` of it) back to the host after.  ``text-encoder``: that component alone.
 ``layerwise``: every transformer block is streamed in for every forward, beside the compute of the
 block before: the stage takes ``max(compute, copies) + (1 - overlap) * min(compute, copies)``.
+Pipeline stages divide none of it: they take turns, or each runs its blocks once a patch.
 Where an engine streams separate encoders too (``layerwise_encoders_frac``), their weights come in
 once for each prompt, beside the text encode.
 ``layerwise-gather``: each rank streams in its share of the block, ``1 / ranks``, and the ranks
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.cost.machine import Machine
-from perfmodel.ops import DTYPE_BITS, Collective, Op, Transfer
+from perfmodel.ops import DTYPE_BITS, Collective, Floats, Op, Transfer
 from perfmodel.pipeline.lines import Column, Stage, cost_lines, expose, total_s
 from perfmodel.placement import guidance
 from perfmodel.placement.groups import offload_group
@@ -104,7 +105,7 @@ def _copies(
     back = machine.term(RETURN_FRAC, 1.0)
     for part in moved:
         title = part.name.replace("_", " ")
-        divided = layouts.tp * layouts.hsdp * layouts.pp if part.blocks else np.ones(len(layouts))
+        divided = layouts.tp * layouts.hsdp if part.blocks else np.ones(len(layouts))
         if mode in LAYERWISE and part.kind == "text_encoder":
             share = machine.term(ENCODERS_FRAC, 0.0)
             yield Transfer(
@@ -120,7 +121,7 @@ def _copies(
             turns = _taking_turns(part, moved)
             yield from _streamed(part, streamed, turns, shape, layouts, mode)
             continue
-        whole = stored_bytes(part, part.params, dtype) / divided
+        whole = stored_bytes(part, part.params, dtype) * _largest_stage(part, layouts) / divided
         yield Transfer(name=f"{title} to device", bytes_moved=whole, direction="h2d")
         if back > 0:
             yield Transfer(name=f"{title} to host", bytes_moved=whole * back, direction="d2h")
@@ -129,7 +130,7 @@ def _copies(
 def _streamed(
     part: Component, whole_bytes: Column, turns: int, shape: Shape, layouts: Layouts, mode: str
 ) -> Iterator[Op]:
-    """Copies of the blocks of `part`, of which a rank holds `whole_bytes`, and their gathers."""
+    """Copies of the blocks of `part`, `whole_bytes` of a tensor rank, and their gathers."""
     title = part.name.replace("_", " ")
     runs = _runs(part, shape, layouts)
     group = offload_group(layouts)
@@ -141,17 +142,21 @@ def _streamed(
         direction="h2d",
         pinned=True,
     )
-    blocks = ceil_div(part.blocks, layouts.pp)
     yield Collective(
         name=f"{title} blocks gathered",
-        count=runs * blocks // turns,
+        count=runs * part.blocks // turns,
         op="all_gather",
-        full_bytes=whole_bytes / blocks,
+        full_bytes=whole_bytes / part.blocks,
         ranks=shares,
         stride=group.stride,
         groups=group.count,
         axis="offload",
     )
+
+
+def _largest_stage(part: Component, layouts: Layouts) -> Floats:
+    """Share of the component in the largest pipeline stage, ``ceil(blocks / pp) / blocks``."""
+    return ceil_div(part.blocks, layouts.pp) / part.blocks if part.blocks else 1.0
 
 
 def _runs(part: Component, shape: Shape, layouts: Layouts) -> NDArray[np.int64]:
