@@ -467,5 +467,5 @@ def test_what_one_engine_refuses_is_a_row_of_its_own(capsys):
     assert run([*words, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     refused = [row for row in rows if row["status"] != "ok"]
-    assert [row["values"]["engine"] for row in refused] == ["vllm-omni"]
-    assert rows[-1] == refused[0]
+    assert [row["values"]["engine"] for row in refused] == ["vllm-omni", "cosmos-official"]
+    assert rows[-2:] == refused
