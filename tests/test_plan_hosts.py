@@ -132,3 +132,24 @@ def test_the_next_step_names_the_hosts(tmp_path, capsys):
     asked = ["plan", "--gpus", "2x8xh100-sxm", "--model", "hunyuanvideo", "--engine", "xdit"]
     assert typed([*asked, "--max-runs", "1", "--out", str(tmp_path / "p")]) == 0
     assert "run_all.sh on each of 2 hosts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "hosts"),
+    [
+        ("wan2.1-t2v-14b", "xdit", 1),
+        ("wan2.1-t2v-14b", "vllm-omni", 1),
+        ("hunyuanvideo", "xdit", 2),
+    ],
+)
+def test_a_batch_job_asks_for_the_hosts_of_its_runs_and_their_gpus(tmp_path, model, engine, hosts):
+    """A run of 8 GPUs on one of the two hosts needs all 8 there, not 4 on each."""
+    system = catalog.parse_gpus("2x8xh100-sxm")
+    job = Workload(model=model, frames=81 if model.startswith("wan") else None)
+    answer = plan(job, system, engine=engine, max_runs=1)
+    assert [run.prediction.num_gpus for run in answer.runs] == [8 * hosts]
+    session = open_session(job, system, engine=engine)
+    write_scripts(answer, run_records(session, answer), tmp_path / "p")
+    text = (tmp_path / "p" / "slurm.sh").read_text()
+    assert f"#SBATCH --nodes={hosts}\n" in text
+    assert "#SBATCH --gpus-per-node=8\n" in text

@@ -151,15 +151,14 @@ ALL_HOSTS = (
 
 def _slurm(answer: PlanAnswer, names: list[str]) -> str:
     minutes = SLACK * max(run.minutes for run in answer.runs)
-    gpus = max(run.prediction.num_gpus for run in answer.runs)
-    nodes = answer.system.nodes if answer.system else 1
+    nodes, gpus = _allocation(answer)
     runs = "\n".join(f"  {quote(name)}" for name in names)
     return (
         f"{SHEBANG}"
         f"#SBATCH --job-name=perfmodel-{answer.answer_id}\n"
         f"#SBATCH --array=0-{len(names) - 1}\n"
         f"#SBATCH --nodes={nodes}\n"
-        f"#SBATCH --gpus-per-node={ceil(gpus / nodes)}\n"
+        f"#SBATCH --gpus-per-node={gpus}\n"
         "#SBATCH --exclusive\n"
         f"#SBATCH --time={_clock(minutes)}\n"
         "#SBATCH --output=slurm-%A_%a.log\n"
@@ -169,6 +168,19 @@ def _slurm(answer: PlanAnswer, names: list[str]) -> str:
         f"runs=(\n{runs}\n)\n"
         f"{ALL_HOSTS if several_hosts(answer) > 1 else ONE_HOST}"
     )
+
+
+def _allocation(answer: PlanAnswer) -> tuple[int, int]:
+    """Hosts, and GPUs on each, that every run of a plan finds room on.
+
+    A run that does not say that it spans hosts is on one, so all of its GPUs are there.
+    """
+    widths = [
+        (run.prediction.num_gpus, _hosts(run.prediction.commands.serve or ""))
+        for run in answer.runs
+        if run.prediction.commands
+    ]
+    return several_hosts(answer), max((ceil(gpus / hosts) for gpus, hosts in widths), default=1)
 
 
 def _clock(minutes: float) -> str:
