@@ -231,3 +231,20 @@ def test_xdit_refuses_an_axis_that_its_runner_refuses(slug, missing):
     with pytest.raises(PerfmodelError) as caught:
         predict(Workload(model=slug), "2xH100-SXM", engine="xdit", parallel=missing)
     assert "engine-axis" in [problem.rule_id for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("slug", "said"),
+    [
+        ("wan2.2-i2v-a14b", ""),
+        ("qwen-image-edit-2509", ""),
+        ("hunyuanvideo", "--model tencent/HunyuanVideo"),
+        ("cogvideox-5b", "has not registered this checkpoint"),
+        ("pixart-sigma-xl-1024", "has not registered this checkpoint"),
+    ],
+)
+def test_a_checkpoint_that_the_runner_of_xdit_stops_at_is_told(slug, said):
+    answer = recommend(Workload(model=slug), "1xH100-SXM", engine="xdit")
+    text = answer.recommendations[0].commands.serve
+    assert said in text
+    assert ("registe" in text) == bool(said)

@@ -8,6 +8,7 @@ that the job has denoiser ranks + N processes.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -57,6 +58,32 @@ _FLASH = {"hopper": "FLASH_3", "blackwell": "FLASH_4"}
 _OFFLOADS = {"model": "--enable_model_cpu_offload", "layerwise": "--enable_group_cpu_offload"}
 _CACHES = {"tea_cache": "teacache", "fb_cache": "fbcache", "cache_dit": "dbcache"}
 _QUANTISED = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4"}
+
+
+_REGISTERED = re.compile(
+    r"cosmos3-(nano|super)|flux\.1-(dev|kontext-dev)|flux\.2-(dev|klein-[49]b)"
+    r"|hunyuanvideo-1\.5(-i2v)?|ltx-2|qwen-image(-edit(-2509)?)?|sd3\.5-large|z-image(-turbo)?"
+    r"|wan2\.1-(i2v|t2v)-14b|wan2\.1-vace-(1\.3|14)b|wan2\.2-([it]2v-a14b|ti2v-5b)"
+)
+"""Models whose checkpoint id the runner of 0.7.0 registers: ``@register_model`` in
+``model_executor/models/runner_models/*.py``; it stops at any other name (``runner.py``)."""
+_OTHER_NAMES = {
+    "hunyuanvideo": "tencent/HunyuanVideo",
+    "ltx-2.3": "dg845/LTX-2.3-Diffusers",
+}
+"""Names under which it registers what the catalogue has from elsewhere."""
+
+
+def _registered(ctx: Context) -> list[str]:
+    """A line where the runner does not know the checkpoint by its id."""
+    if _REGISTERED.fullmatch(ctx.model_id):
+        return []
+    if ctx.model_id in _OTHER_NAMES:
+        return [f"xdit 0.7.0 registers this model as --model {_OTHER_NAMES[ctx.model_id]}"]
+    return [
+        "xdit 0.7.0 has not registered this checkpoint and stops: take a program of the "
+        "repository's examples/, or register its class"
+    ]
 
 
 @cache
@@ -147,6 +174,8 @@ def render(ctx: Context, config: ParallelConfig, predicted_s: float) -> Commands
     notes = not_set(ctx, _CACHES)
     if ctx.behaviour.date < RUNNER_DAY:
         notes.append("the program xdit came with 0.5.0: before, examples/ of the repository run")
+    else:
+        notes += _registered(ctx)
     one = without_server(ctx, config, words(ctx, alone), notes=notes)
     many = without_server(ctx, config, words(ctx, alone, ITERATIONS), timings=TIMINGS)
     return Commands(serve=one.serve, request=one.request, benchmark=many.benchmark)
