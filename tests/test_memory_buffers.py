@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from perfmodel.memory import PARTS, PHASES
 from perfmodel.memory.denoise import denoise
+from perfmodel.ops import Attention
 from perfmodel.spec.parallel import Layouts, ParallelConfig
 
 SHAPE = shape_of()
@@ -124,6 +125,20 @@ def test_the_exit_of_a_split_sequence_holds_all_of_its_rows() -> None:
     expected = nbytes(TOKENS, hidden) + norm + nbytes(TOKENS, width)
     assert live(wide, ring=4).activations[0] == expected
     assert live(wide).activations[0] == live().activations[0]
+
+
+@pytest.mark.parametrize(("cfg", "tp"), [(1, 1), (2, 1), (1, 2)])
+def test_keys_and_values_of_the_text_are_kept_for_all_blocks_and_branches(cfg, tp) -> None:
+    """A model that encodes the text once: what its attention reads before the latent tokens."""
+    text = SHAPE.text_tokens
+    reads = Attention(
+        name="self", seq_q=TOKENS, seq_kv=TOKENS + text, prefix_kv=text,
+        heads=HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM,
+    )  # fmt: skip
+    cached = replace(GROUPED, per_forward=(*GROUPED.per_forward, reads))
+    more = live(cached, cfg=cfg, tp=tp).activations - live(cfg=cfg, tp=tp).activations
+    branches = 2 // cfg
+    assert more[0] == branches * 2 * nbytes(GROUPED.blocks, text, KV_HEADS // tp, HEAD_DIM)
 
 
 def runtime(config: ParallelConfig, cached_frac: float, **changes: Any) -> float:

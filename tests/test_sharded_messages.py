@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from meta_modules import Kernels, torch
+from test_placement import shape
 
-from perfmodel.ops import Attention
-from perfmodel.placement import sequence
+from perfmodel.ops import Attention, Conv, Gemm, Pointwise, Rows, Split
+from perfmodel.placement import groups, guidance, sequence, tensor, weights
 from perfmodel.spec.parallel import Layouts, ParallelConfig
 
 BATCH, TOKENS, HEADS, KV_HEADS, HEAD_DIM, COUNT = 2, 4096, 32, 8, 128, 5
@@ -84,3 +86,95 @@ def test_gathered_keys_and_values_are_two_whole_tensors() -> None:
     assert (one(attention.seq_q), one(attention.seq_kv)) == (TOKENS / 4, TOKENS)
     assert one(attention.heads) == HEADS
     assert one(placed(ulysses=4)["all-gather k, v"].count) == 0
+
+
+@pytest.mark.parametrize(("ulysses", "sent"), [(4, COUNT), (1, 0)])
+def test_text_of_a_joint_attention_is_joined_over_its_query_heads(ulysses: int, sent: int) -> None:
+    text = 77
+    joint = replace(ATTENTION, seq_q=TOKENS + text, seq_kv=TOKENS + text, prefix_q=text)
+    layouts = Layouts.of([ParallelConfig(ulysses=ulysses)])
+    ops = sequence.split_self_attention(joint, layouts, builds_mask=False, copies=2)
+    (message,) = (op for op in ops if op.name == "Ulysses text gather")
+    whole = torch.zeros(BATCH, text, HEADS, HEAD_DIM, dtype=torch.bfloat16, device="meta")
+    assert one(message.full_bytes) == whole.nbytes
+    assert one(message.count) == sent
+
+
+def test_keys_and_values_of_a_ring_are_two_sends_of_one_chunk() -> None:
+    found = placed(ring=4)["ring send k, v"]
+    chunk = torch.zeros(BATCH, TOKENS // 4, KV_HEADS, HEAD_DIM, dtype=torch.bfloat16, device="meta")
+    assert one(found.full_bytes) == one(found.launches) * chunk.nbytes
+    assert (one(found.launches), one(found.count)) == (2, 3 * COUNT)
+
+
+@pytest.mark.parametrize(("axis", "split"), [("ring", "tokens"), ("tp", "widths")])
+def test_a_rank_has_its_share_of_maps_and_of_unfused_traffic(axis: str, split: str) -> None:
+    """A causal convolution over a sequence and a chain that the compiler would fuse."""
+    rows = {"tokens": Rows.TOKENS, "widths": Rows.FULL}[split]
+    column = Split.COLUMN if split == "widths" else Split.NONE
+    chain = Pointwise(name="chain", bytes_moved=600, eager_bytes=1800, rows=rows, split=column)
+    wide = Conv(
+        name="conv",
+        kernel=(1, 1, 3), out_t=1, out_h=1, out_w=601, in_channels=8, out_channels=8, rows=rows,
+        split=column,
+    )  # fmt: skip
+    layouts = Layouts.of([ParallelConfig(**{axis: 3})])
+    place = {"tokens": sequence.split_rows, "widths": tensor.split_widths}[split]
+    assert one(place(wide, layouts).out_w) == 201
+    part = place(chain, layouts)
+    assert (one(part.bytes_moved), one(part.eager_bytes)) == (200, 600)
+
+
+def test_sums_of_a_row_split_are_of_all_outputs() -> None:
+    down = Gemm(name="down", batch=BATCH, m=TOKENS, n=640, k=2560, split=Split.ROW)
+    (reduce,) = tensor.row_all_reduce(down, Layouts.of([ParallelConfig(tp=2)]))
+    summed = torch.zeros(BATCH, TOKENS, 640, dtype=torch.bfloat16, device="meta")
+    assert one(reduce.full_bytes) == summed.nbytes
+
+
+def test_a_gathered_block_is_copied_out_of_its_flat_buffer() -> None:
+    """FSDP2: the shard into the buffer, then the block out of it (``split_with_sizes_copy``)."""
+    sizes = [3000, 5000, 2000]
+    buffer = torch.zeros(sum(sizes), dtype=torch.bfloat16, device="meta")
+    with Kernels() as out:
+        torch.split_with_sizes_copy(buffer, sizes)
+    layouts = Layouts.of([ParallelConfig(ulysses=4, hsdp=4)])
+    gather, copies, _ = weights.shard_messages(sum(sizes), 7, "bf16", layouts)
+    assert one(gather.full_bytes) == buffer.nbytes
+    assert one(copies.bytes_moved) == out.moved
+    assert (one(copies.launches), one(copies.count)) == (1 + out.calls, 7)
+
+
+def test_the_hidden_state_is_handed_from_stage_to_stage() -> None:
+    asked = replace(shape(TOKENS), batch=BATCH)
+    message = weights.stage_hand_over(640, asked, Layouts.of([ParallelConfig(pp=4, ulysses=2)]))
+    state = torch.zeros(BATCH, TOKENS // 2, 640, dtype=torch.bfloat16, device="meta")
+    assert one(message.full_bytes) == state.nbytes
+    assert one(message.count) == 3
+
+
+def test_groups_are_the_slices_of_the_mesh() -> None:
+    """Ranks laid out with tensor parallelism fastest: dp, cfg, pp, ring, Ulysses, tp."""
+    degrees = {"dp": 2, "cfg": 3, "pp": 2, "ring": 5, "ulysses": 2, "tp": 4}
+    mesh = np.arange(np.prod(list(degrees.values()))).reshape(tuple(degrees.values()))
+    layouts = Layouts.of([ParallelConfig(**degrees)])
+    found = {
+        "tp": groups.tensor_group,
+        "ulysses": groups.ulysses_group,
+        "ring": groups.ring_group,
+        "pp": groups.pipeline_group,
+        "cfg": groups.guidance_group,
+    }
+    for place, axis in enumerate(degrees):
+        if axis in found:
+            group = found[axis](layouts)
+            ranks = np.moveaxis(mesh, place, -1).reshape(-1, degrees[axis])
+            assert one(group.ranks) == ranks.shape[1], axis
+            assert one(group.count) == ranks.shape[0], axis
+            assert set(np.diff(ranks, axis=1).ravel()) == {one(group.stride)}, axis
+
+
+def test_predictions_of_all_branches_and_outputs_are_exchanged() -> None:
+    asked = replace(shape(TOKENS), batch=BATCH)
+    message = guidance.velocity_gather(1000.0, asked, Layouts.of([ParallelConfig(cfg=2)]))
+    assert one(message.full_bytes) == 2 * BATCH * 1000 * 2
