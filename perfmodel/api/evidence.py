@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from perfmodel import catalog, engines
 from perfmodel.api.session import Session
 from perfmodel.catalog.scored import ScoredRun, scored_runs
+from perfmodel.pipeline.site import DEVICE, HOST, REQUEST, VAE
 from perfmodel.report.answer import Evidence, Prediction
 from perfmodel.units import PERCENT
 
@@ -28,7 +30,8 @@ def evidence(session: Session, shown: Prediction) -> tuple[Evidence, ...]:
     of this prediction.
     """
     own = own_terms_file(session)
-    found = [*_kernels(session.fit), *_own_terms(own)]
+    site = catalog.site_of(session.behaviour.terms, session.system.device.id) if own else {}
+    found = [*_kernels(session.fit), *(_site(site) if site else _own_terms(own))]
     if own is None and session.fit == catalog.load_fit(session.system.device.id):
         runs = scored_runs(session.model.slug, session.system.device.id)
         found += [*_group(session, runs), *_nearest(session, shown, runs)]
@@ -57,6 +60,24 @@ def _own_terms(path: Path | None) -> Iterator[Evidence]:
             records=int(unseen["rows"]),
             in_fit=False,
         )
+
+
+def _site(site: Mapping[str, Any]) -> Iterator[Evidence]:
+    """What the user's own runs on this device say of their machine, and how well."""
+    terms, error = site["terms"], site["held_out"]["after"]
+    ratios = ", ".join(
+        f"{title} x{terms[name]['value']:.3g} ±{terms[name]['deviation'] * PERCENT:.0f} %"
+        for title, name in (("device time", DEVICE), ("VAE", VAE), ("host", HOST))
+    )
+    extra = terms[REQUEST]
+    yield Evidence(
+        kind="holdout",
+        text=f"your runs of {site['rows']} configurations on this GPU (fitted): {ratios}, "
+        f"{extra['value']:+.2f} s a request ±{extra['deviation']:.2f}; each predicted from the "
+        f"others: mean error {error * PERCENT:.1f} %",
+        records=int(site["rows"]),
+        in_fit=False,
+    )
 
 
 def _kernels(fit: Mapping[str, object] | None) -> Iterator[Evidence]:

@@ -17,6 +17,7 @@ from perfmodel.cost.machine import Machine
 from perfmodel.engines.base import Behaviour, Context, Engine, Version
 from perfmodel.errors import MissingData, PerfmodelError, Problem, Refused
 from perfmodel.pipeline.job import Job
+from perfmodel.pipeline.request_width import SITE
 from perfmodel.shapes import Shape
 from perfmodel.spec.hardware import System
 from perfmodel.spec.model import ModelSpec
@@ -112,7 +113,7 @@ def open_session(
     machine, spread = (
         (resolved.job.machine, resolved.job.spread)
         if resolved
-        else _machine(system, behaviour, data, host, strict=strict)
+        else _machine(system, behaviour, data, (host, model.slug), strict=strict)
     )
     behaviour, spread = with_cache(behaviour, machine, spread)
     job = Job(
@@ -160,7 +161,7 @@ def _machine(
     system: System,
     behaviour: Behaviour,
     data: Mapping[str, Any] | None,
-    host: str | None,
+    whose: tuple[str | None, str],
     *,
     strict: bool,
 ) -> tuple[Machine, Mapping[str, float]]:
@@ -177,13 +178,24 @@ def _machine(
         )
     terms = catalog.load_terms(behaviour.terms) or {}
     entries = dict(terms.get("terms", {}))
+    host, model = whose
     if host is not None:
         entries |= catalog.host_terms(behaviour.terms, host)
+    site = catalog.site_of(behaviour.terms, system.device.id)
+    entries |= site.get("terms", {})
     values = {name: float(entry["value"]) for name, entry in entries.items()}
     machine = Machine.build(system.device, Topology.of(system), fit=data, terms=values)
     fitted = {name for name, entry in entries.items() if entry["provenance"] == "fitted"}
     machine = replace(machine, fitted_terms=frozenset(fitted))
-    return machine, terms.get("spread", {})
+    return machine, terms.get("spread", {}) | _site_width(site, model)
+
+
+def _site_width(site: Mapping[str, Any], model: str) -> dict[str, float]:
+    """What the user's own runs do to the range of a request of a model."""
+    if not site:
+        return {}
+    ran = model in site["models"]
+    return {SITE: float(site["width_ratio" if ran else "other_width_ratio"])}
 
 
 def _context(

@@ -21,7 +21,14 @@ from perfmodel.catalog.gaps import gaps
 from perfmodel.catalog.gpus import Overrides, build_system, parse_gpus, resolve
 from perfmodel.catalog.lazy import load_system
 from perfmodel.catalog.own import collisions, drafts
-from perfmodel.catalog.terms import host_of, host_terms, load_terms, own_terms, terms_chain
+from perfmodel.catalog.terms import (
+    host_of,
+    host_terms,
+    load_terms,
+    own_terms,
+    site_of,
+    terms_chain,
+)
 
 __all__ = [
     "Overrides",
@@ -51,5 +58,6 @@ __all__ = [
     "read_yaml",
     "resolve",
     "shadowing_file",
+    "site_of",
     "terms_chain",
 ]

@@ -78,8 +78,25 @@ def scored_runs(model: str, device: str) -> tuple[ScoredRun, ...]:
             if cells[at_model] == model or cells[at_device] == device
         )
     except (ValueError, IndexError) as error:
-        message = f"{path}: {error}; written by python -m perfmodel.validate.scored"
-        raise BadInput(Problem("data-file", message, field=str(path))) from None
+        raise _broken(path, error) from None
+
+
+def _broken(path: Path, error: Exception) -> BadInput:
+    message = f"{path}: {error}; written by python -m perfmodel.validate.scored"
+    return BadInput(Problem("data-file", message, field=str(path)))
+
+
+def all_scored_runs() -> tuple[ScoredRun, ...]:
+    """All shipped runs; none where the file is absent.
+
+    Raises:
+        BadInput: the file is broken.
+    """
+    path = data_roots()[0] / SCORED_FILE
+    try:
+        return tuple(map(ScoredRun.read, _lines(path)))
+    except (ValueError, IndexError) as error:
+        raise _broken(path, error) from None
 
 
 @cache

@@ -54,6 +54,12 @@ def host_of(engine: str, source: str | None, gpu: str | None) -> str | None:
     return None
 
 
+def site_of(engine: str, device: str) -> dict[str, Any]:
+    """What the user's own runs of an engine say of their machine with `device`; empty if none."""
+    found: dict[str, Any] = own_terms(engine).get("sites", {}).get(device, {})
+    return found
+
+
 def host_terms(engine: str, host: str) -> dict[str, dict[str, Any]]:
     """Entries of a host's terms by name: they win over the engine's.
 

@@ -29,6 +29,7 @@ def fit_engines(paths: list[Path], engines: list[str], options: Options, out: Pa
     from perfmodel.calibrate.runs.hosts import fit_hosts, host_line
     from perfmodel.calibrate.runs.progress import Progress
     from perfmodel.calibrate.runs.report import report_lines
+    from perfmodel.calibrate.runs.sites import fit_sites, own_cases, site_lines, under
     from perfmodel.calibrate.runs.spreads import requests
 
     if out.exists() and not out.is_dir():
@@ -37,6 +38,11 @@ def fit_engines(paths: list[Path], engines: list[str], options: Options, out: Pa
     progress = Progress(_say)
     cases = _cases(paths, progress)
     _check_engines(engines, cases)
+    mine = {case.record.id for case in own_cases(cases)}
+    progress.task("the site's own runs")
+    sites = fit_sites([case for case in cases if case.record.id in mine], {})
+    alone = len(mine) == len(cases)
+    cases = under(cases, sites if alone else {})
     evaluations = Evaluations(cases, options.jobs, progress)
     # Processes share the work of one trial; trials follow one another and are repeatable.
     one_by_one = replace(options, jobs=1)
@@ -44,13 +50,14 @@ def fit_engines(paths: list[Path], engines: list[str], options: Options, out: Pa
         fit = fit_runs(evaluations, one_by_one, engines)
         progress.task("ranges of whole requests")
         found = requests(fit)
-    for line in report_lines(fit, found):
+    sites = fit_sites([case for case in cases if case.record.id in mine], fit.values)
+    for line in [*site_lines(sites), *report_lines(fit, found, of_a_site=alone)]:
         typer.echo(line)
     for one in fit.files:
         hosts = fit_hosts(one.file, cases, fit.values)
         for host in hosts:
             typer.echo(host_line(host))
-        path, older = write_terms(document(fit, one, found, paths, hosts), out)
+        path, older = write_terms(document(fit, one, found, paths, hosts, sites), out)
         if older is not None:
             _say(f"the fit that was there is kept as {older}")
         _say(f"wrote {path}")

@@ -14,6 +14,7 @@ from perfmodel.pipeline.host import plain_stage
 from perfmodel.pipeline.job import Job
 from perfmodel.pipeline.lines import Column, Stage, with_lines
 from perfmodel.pipeline.offload import with_offload
+from perfmodel.pipeline.site import of_site
 from perfmodel.pipeline.streaming import beside_decode
 from perfmodel.pipeline.vae_maps import decode_stage, encode_stage
 from perfmodel.placement.guidance import together
@@ -73,7 +74,8 @@ def evaluate(job: Job, layouts: Layouts) -> Evaluation:
 
 def composed(job: Job, layouts: Layouts, alone: Mapping[str, Stage]) -> Evaluation:
     """A request of stages that were costed alone: what runs beside or between them is added."""
-    behaviour, shape, stages = job.behaviour, job.shape, dict(alone)
+    behaviour, shape = job.behaviour, job.shape
+    stages = {name: of_site(stage, job.machine.terms) for name, stage in alone.items()}
     if _streams(job):
         held = job.machine.term("encoder_held_frames")
         stages["video_encode"] = beside_decode(
@@ -108,7 +110,8 @@ def evaluate_again(before: Evaluation, job: Job, rows: NDArray[np.intp]) -> Eval
     if job.behaviour.options.offload in COPYING:
         return evaluate(job, layouts)
     kept = {name: replace(stage, index=stage.index[rows]) for name, stage in before.stages.items()}
-    return Evaluation(job, layouts, {**kept, "denoise": _denoise(job, layouts)})
+    denoise = of_site(_denoise(job, layouts), job.machine.terms)
+    return Evaluation(job, layouts, {**kept, "denoise": denoise})
 
 
 def _denoise(job: Job, layouts: Layouts) -> Stage:

@@ -4,7 +4,7 @@ Terms that were fitted to whole requests leave the sum of the stages better know
 time, and what no kind explains (the release of the engine and its libraries, clocks, settings that
 a source does not state) scales a whole run.  So the width of a request is not summed from kinds:
 
-    log half-width = run x lent^x1 x prior^x2 x rare^x3 x short^x4
+    log half-width = run x lent^x1 x prior^x2 x rare^x3 x short^x4 x site
 
 ``run`` belongs to an engine, the four factors to all of them; both are fitted by
 `calibrate.runs.widths` and stored as ``run`` and ``run.NAME`` in the ``spread`` of the terms file.
@@ -28,6 +28,9 @@ engine without runs, and the bounds of a fitted one."""
 
 FACTORS = {"lent": 1.4, "prior": 1.2, "rare": 1.2, "short": 1.5}
 """Priors of the factors, and their values for engines without runs."""
+
+SITE = "run.site"
+"""What a site's own runs multiply the width by (``sites`` of a terms file)."""
 
 HIGHEST_FACTOR = 4.0
 """Bound of a factor; nothing uncertain makes a range narrower, so the other bound is 1."""
@@ -93,7 +96,7 @@ def prior_share(evaluation: Evaluation) -> Column:
 
 def request_frac(features: Mapping[str, Column], table: Mapping[str, float]) -> Column:
     """Relative 80 % half-width of whole requests, ``[N]``; `table` is the spread of an engine."""
-    log = np.log(table.get("run", RUN))
+    log = np.log(table.get("run", RUN)) + np.log(table.get(SITE, 1.0))
     for name, prior in FACTORS.items():
         log = log + np.log(table.get(f"run.{name}", prior)) * features[name]
     return np.asarray(np.expm1(np.exp(log)))

@@ -26,6 +26,8 @@ from perfmodel.validate.waiting import waited
 STAGE_KEYS = ("vae_encode", "vae_decode")
 STEP_KEYS = ("denoise", "denoise_per_step", "transformer_forward")
 CLIENT_TERM = "client_overhead_s"
+OWN = "own runs"
+"""Source of runs that name none."""
 
 Values = Mapping[str, Mapping[str, float]]
 """Values of engine terms by the file of the engine that looks them up, and by name."""
@@ -64,6 +66,7 @@ class Case:
         targets: measured seconds by key: stages, then the whole request.
         question: what is alike in repeated measurements of one configuration.
         host: the machine that ran it, where it has terms of its own; `host_terms` their values.
+        site_terms: what its own runs say of the machine (`sites`).
         stages: each stage as it was costed first and last.
     """
 
@@ -76,12 +79,16 @@ class Case:
     question: str
     host: str | None = None
     host_terms: Mapping[str, float] = field(default_factory=dict)
+    site_terms: Mapping[str, float] = field(default_factory=dict)
     stages: dict[str, tuple[Costed, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def source(self) -> str:
-        """Whose measurement it is: runs of one source never lie in both halves."""
-        return self.record.source or self.record.id
+        """Whose measurement it is: runs of one source never lie in both halves.
+
+        Runs without a source are those of whoever hands them in.
+        """
+        return self.record.source or OWN
 
     def under(self, file: str, name: str) -> bool:
         """Whether a value of `name` in `file` would hold here."""
@@ -91,13 +98,19 @@ class Case:
         return not any(name in names for names in nearer)
 
     @property
+    def device(self) -> str:
+        """Id of the device that it ran on."""
+        return self.job.machine.device.id
+
+    @property
     def file(self) -> str:
         """The terms file of its engine."""
         return self.chain[0]
 
     def terms(self, values: Values) -> dict[str, float]:
-        """Terms of this run with those of `values` for its engine, and of its host."""
-        return {**self.job.machine.terms, **values.get(self.file, {}), **self.host_terms}
+        """Terms of this run with those of `values` for its engine, of its host and its site."""
+        engine = {**self.job.machine.terms, **values.get(self.file, {})}
+        return {**engine, **self.host_terms, **self.site_terms}
 
     def outcome(self, terms: Mapping[str, float], fitted: frozenset[str] | None = None) -> Outcome:
         """Evaluate the run.

@@ -13,6 +13,7 @@ from perfmodel import catalog
 from perfmodel.calibrate.fitfile import DIGITS, ID_LENGTH, today, tool_versions
 from perfmodel.calibrate.runs.fit import FittedFile, FittedTerm, RunFit
 from perfmodel.calibrate.runs.hosts import HostFit, with_hosts
+from perfmodel.calibrate.runs.sites import Sites, sites_document
 from perfmodel.calibrate.runs.spreads import Requests, coverage
 from perfmodel.calibrate.runs.terms import engines_under, entry
 from perfmodel.errors import BadInput, Problem
@@ -28,6 +29,7 @@ def document(
     found: Requests,
     paths: Sequence[Path],
     hosts: Sequence[HostFit] = (),
+    sites: Sites | None = None,
 ) -> dict[str, Any]:
     """The JSON of an engine's terms: what was there, with this fit in place of an older one."""
     old = catalog.own_terms(one.file)
@@ -35,19 +37,26 @@ def document(
         name: _unfitted(item, fit.start.get(one.file, {}).get(name))
         for name, item in old.get("terms", {}).items()
     }
+    found_sites = sites_document(one.file, sites or {})
     terms |= {name: _fitted(fit, one.file, name, term) for name, term in one.terms.items()}
     return {
-        **{k: v for k, v in old.items() if k != "fit"},
+        **{k: v for k, v in old.items() if k not in ("fit", "sites")},
         "terms": terms,
         **({"hosts": with_hosts(old["hosts"], hosts)} if "hosts" in old else {}),
-        "spread": _spread(old.get("spread", {}), one.file, found),
-        "fit": _about(fit, one, paths) | _ranges(found, one.file),
+        **({"sites": found_sites} if found_sites else {}),
+        "spread": _spread(old.get("spread", {}), one.file, found, of_a_site=bool(found_sites)),
+        "fit": _about(fit, one, paths) | ({} if found_sites else _ranges(found, one.file)),
     }
 
 
-def _spread(old: Mapping[str, float], file: str, found: Requests) -> dict[str, float]:
-    """Widths of kinds as they were, those of whole requests as the runs say."""
-    if not found.enough:
+def _spread(
+    old: Mapping[str, float], file: str, found: Requests, *, of_a_site: bool
+) -> dict[str, float]:
+    """Widths of kinds as they were, those of whole requests as the runs say.
+
+    What runs of a site say of them is a ratio to the published widths (``sites``), which stay.
+    """
+    if of_a_site or not found.enough:
         return dict(old)
     kinds = {k: v for k, v in old.items() if k.partition(".")[0] not in SPREADS_OF_RUNS}
     return {**kinds, **found.widths.table(file)}

@@ -10,8 +10,8 @@ from perfmodel.calibrate.runs.spreads import Coverage, Requests, coverage
 from perfmodel.units import PERCENT
 
 
-def report_lines(fit: RunFit, found: Requests) -> Iterator[str]:
-    """Plain text, at most 100 columns."""
+def report_lines(fit: RunFit, found: Requests, *, of_a_site: bool = False) -> Iterator[str]:
+    """Plain text, at most 100 columns; the ranges of a site are told with it (`sites`)."""
     runs = fit.evaluations
     sources = len(set(runs.sources))
     unseen, evidence = runs.groups.unseen, runs.groups.evidence
@@ -24,8 +24,9 @@ def report_lines(fit: RunFit, found: Requests) -> Iterator[str]:
     for one in fit.files:
         yield ""
         yield from _file(one, "source" if evidence is None else "group")
-    yield ""
-    yield from _ranges(found)
+    if not of_a_site:
+        yield ""
+        yield from _ranges(found)
 
 
 def _engines(fit: RunFit) -> Iterator[str]:
