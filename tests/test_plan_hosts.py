@@ -106,6 +106,32 @@ def test_hosts_that_are_not_told_apart_are_refused(sweep):
     assert "NODE_RANK=0 to 1 and MASTER_ADDR=HOST0" in found.stderr
 
 
+@pytest.mark.parametrize("rank", ["", "one", "-1"])
+def test_a_host_whose_number_is_none_of_the_run_is_refused(sweep, rank):
+    """Read as 0, a second host would measure beside the first, in the same folder."""
+    env = {**os.environ, "NODE_RANK": rank, "MASTER_ADDR": "10.0.0.1"}
+    found = subprocess.run(
+        ["bash", "run_all.sh"],
+        cwd=sweep,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert found.returncode == 2, found.stdout
+    assert "NODE_RANK=0 to 1" in found.stderr
+    assert not list(sweep.glob("*/record.json"))
+
+
+def test_a_host_that_waited_in_vain_fails(sweep):
+    (path,) = sweep.glob("*/job.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "limit_s": 0.2}))
+    other = start(sweep, 1)
+    assert "no result within the time limit" in other.communicate(timeout=60)[0]
+    assert other.returncode == 1
+
+
 def test_a_batch_system_starts_a_task_on_each_host(sweep, tmp_path):
     """`srun` and `scontrol` are played by scripts; the task sees its number and the first host."""
     for name, text in {

@@ -269,7 +269,7 @@ def claim(folder: Path) -> bool:
 
 
 def host_number() -> int:
-    """Which of the hosts of a run this is; 0, the first, where nothing says so."""
+    """Which of the hosts of a run this is; 0, the first, where no number says so."""
     text = os.environ.get(HOST_VARIABLE, "")
     return int(text) if text.isdecimal() else 0
 
@@ -371,7 +371,8 @@ def main(folders: list[str]) -> int:
         signal.signal(number, lambda number, _: ASKED.append(number))
     root = Path(__file__).resolve().parent
     host, most = host_number(), max(read_job(root / name).get("hosts", 1) for name in folders)
-    if most > 1 and not {HOST_VARIABLE, FIRST_VARIABLE} <= os.environ.keys():
+    number_given = os.environ.get(HOST_VARIABLE, "").isdecimal()
+    if most > 1 and not (number_given and os.environ.get(FIRST_VARIABLE)):
         print(
             f"{most} hosts take part: start this on each, from one folder that all see, with "
             f"{HOST_VARIABLE}=0 to {most - 1} and {FIRST_VARIABLE}=HOST0 (the first one's address)",
@@ -380,8 +381,11 @@ def main(folders: list[str]) -> int:
         return USAGE
     good = True
     for name in folders:
-        with contextlib.suppress(Interrupted, RunFailed):
+        try:
             good = (take_part(root / name, host) if host else run(root / name)) and good
+        except (Interrupted, RunFailed) as error:
+            print(f"{name}: {error}" if str(error) else f"{name}: stopped", flush=True)
+            good = False
         if not host:
             gather(root)
         if ASKED:
