@@ -11,7 +11,7 @@ from meta_modules import Kernels, torch
 from test_placement import shape
 
 from perfmodel.ops import Attention, Conv, Gemm, Pointwise, Rows, Split
-from perfmodel.placement import groups, guidance, sequence, tensor, weights
+from perfmodel.placement import groups, guidance, patches, sequence, tensor, weights
 from perfmodel.spec.parallel import Layouts, ParallelConfig
 
 BATCH, TOKENS, HEADS, KV_HEADS, HEAD_DIM, COUNT = 2, 4096, 32, 8, 128, 5
@@ -178,3 +178,27 @@ def test_predictions_of_all_branches_and_outputs_are_exchanged() -> None:
     asked = replace(shape(TOKENS), batch=BATCH)
     message = guidance.velocity_gather(1000.0, asked, Layouts.of([ParallelConfig(cfg=2)]))
     assert one(message.full_bytes) == 2 * BATCH * 1000 * 2
+
+
+def test_a_patch_reads_all_keys_writes_its_own_and_sends_its_share() -> None:
+    layouts, text = Layouts.of([ParallelConfig(pp=4)]), 77
+    joint = replace(ATTENTION, seq_q=TOKENS + text, seq_kv=TOKENS + text, prefix_q=text)
+    message = groups.ulysses_group(Layouts.of([ParallelConfig(ulysses=2)])).message(
+        "x", "all_to_all", 4000.0
+    )
+    attention, sent = patches.in_patches([joint, message], layouts)
+    assert one(attention.seq_q) == TOKENS / 4 + text
+    assert one(attention.seq_kv) == TOKENS + text
+    assert one(sent.full_bytes) == 1000.0
+    # keys and values of the patch are joined, then written into those of all
+    keys, values = (
+        torch.zeros(BATCH, TOKENS // 4, KV_HEADS * HEAD_DIM, dtype=torch.bfloat16, device="meta")
+        for _ in "kv"
+    )
+    with Kernels() as kernels:
+        joined = torch.cat([keys, values], dim=-1)
+        joined.clone()  # as many bytes as a copy into the held ones
+    asked = replace(shape(TOKENS), batch=BATCH)
+    found = patches.stale_cache(7, KV_HEADS * HEAD_DIM, asked, layouts)
+    assert one(found.bytes_moved) == kernels.moved
+    assert (one(found.launches), one(found.count)) == (kernels.calls, 7)

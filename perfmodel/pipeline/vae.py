@@ -180,7 +180,7 @@ def _around(kind: VaeKind, maps: vae.Maps, dealt: vae.Dealt) -> list[Op]:
     piece_bytes = kind.piece_bytes(maps.frames, dealt.largest[:, 0], dealt.largest[:, 1])
     around: list[Op] = [
         *vae.gather(maps, dealt, piece_bytes),
-        *vae.blend(dealt, kind.overlap, piece_bytes),
+        *vae.blend(dealt, maps.tiling, kind.overlap, piece_bytes),
     ]
     if kind.everywhere:
         result_bytes = kind.piece_bytes(maps.frames, maps.height, maps.width)

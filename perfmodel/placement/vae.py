@@ -25,6 +25,9 @@ Ints64 = NDArray[np.int64]
 BLEND_KERNELS_PER_ROW = 4
 """Kernels of one blended row or column: two scalings, a sum, a copy back (diffusers blend_v/h)."""
 
+BLEND_PASSES = 9
+"""Rows that they read and write: two of each scaling, three of the sum, two of the copy."""
+
 VAE_BYTES = dtype_bytes("bf16")
 SHAPE_BYTES = 64.0
 """Message in which the ranks agree on the padded tile shape."""
@@ -160,17 +163,20 @@ def _collective(maps: Maps, name: str, op: str, full_bytes: Floats, count: Ints 
     )
 
 
-def blend(dealt: Dealt, overlap: int, piece_bytes: Floats) -> tuple[Op, ...]:
-    """Rank 0 blends `overlap` rows (or columns) at every seam, then concatenates the tiles."""
+def blend(dealt: Dealt, tiling: Tiling, overlap: int, piece_bytes: Floats) -> tuple[Op, ...]:
+    """Rank 0 blends `overlap` rows (or columns) at every seam, then concatenates the tiles.
+
+    Of the largest piece ``(size - stride) / rows`` overlaps, in as many rows of the output.
+    """
     rows = np.maximum(dealt.largest[:, 0], 1)
-    row_bytes = np.asarray(piece_bytes, float) / (rows * max(overlap, 1))
+    shared = (tiling.size - tiling.stride) / rows
+    row_bytes = np.asarray(piece_bytes, float) * shared / max(overlap, 1)
     tiles = dealt.counts.sum(axis=(1, 2)) * (dealt.seams > 0)
     return (
         Pointwise(
             name="tile blend",
             count=dealt.seams * overlap,
-            # Two scaled reads, a sum and a copy back, each of one row.
-            bytes_moved=3 * row_bytes * BLEND_KERNELS_PER_ROW,
+            bytes_moved=BLEND_PASSES * row_bytes,
             launches=BLEND_KERNELS_PER_ROW,
         ),
         Pointwise(
