@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -186,37 +185,29 @@ FEW = ("launch_compiled_s", "request_host_s", "hsdp_hook_s")
 TRUE = {"launch_compiled_s": 3.5e-5, "request_host_s": 0.7}
 
 
-def among(names, file, **of):
-    return {name: found for name, found in parameters(file, **of).items() if name in names}
-
-
-def squares(sides, task="t2i", frames=1):
-    """Runs of square outputs on two devices, from eight sources."""
+@pytest.fixture(scope="module")
+def synthetic():
+    """Small images of vLLM-Omni in eight sources, as if the terms were `TRUE`."""
     base = {"engine": "vllm-omni", "engine_version": "0.30.0", "model": "cosmos3-nano"}
-    return [
+    records = [
         RunRecord(
             **base,
             id=f"{gpu} {side}",
-            task=task,
+            task="t2i",
             source=f"source {(number + 3 * place) % 8}",
             gpu=gpu,
             num_gpus=1,
             width=side,
             height=side,
-            frames=frames,
+            frames=1,
             steps=10 + 12 * (number % 3),
             measured_ms={"e2e": 1.0},
         )
         for place, gpu in enumerate(("h100-sxm", "b300-sxm"))
-        for number, side in enumerate(sides)
+        for number, side in enumerate(range(256, 512, 16))
     ]
-
-
-@pytest.fixture(scope="module")
-def synthetic():
-    """Small images of vLLM-Omni in eight sources, as if the terms were `TRUE`."""
     made = []
-    for case in cases_of(squares(range(256, 512, 16))):
+    for case in cases_of(records):
         logs = case.outcome(case.terms({"vllm-omni": TRUE})).log_s
         targets = {k: float(np.exp(x)) for k, x in zip(case.targets, logs, strict=True)}
         made.append(replace(case, targets=targets))
@@ -228,7 +219,9 @@ def synthetic():
 def fitted(synthetic, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(levels, "parameters", partial(among, FEW))
+        patch.setattr(
+            levels, "parameters", lambda f: {n: p for n, p in parameters(f).items() if n in FEW}
+        )
         options = Options(trials=4, storage=str(folder / "study.journal"))
         runs = Evaluations(synthetic)
         fits = []
@@ -302,7 +295,9 @@ def fit_of(cases, names=FEW):
     said = []
     runs = Evaluations(cases, progress=Progress(said.append))
     with pytest.MonkeyPatch.context() as patch, runs.running():
-        patch.setattr(levels, "parameters", partial(among, names))
+        patch.setattr(
+            levels, "parameters", lambda f: {n: p for n, p in parameters(f).items() if n in names}
+        )
         return fit_runs(runs, Options(trials=2), ["vllm-omni"]), said
 
 
@@ -343,37 +338,6 @@ def test_noise_of_one_source_moves_no_term(synthetic):
         noisy.append(replace(case, targets={k: float(np.exp(x + off)) for k, x in seen}))
     one = fit_of(noisy)[0].files[0]
     assert one.terms == {}
-
-
-def scaled(cases, factor):
-    """The cases as a machine would measure them that takes `factor` times as long."""
-    made = []
-    for case in cases:
-        logs = case.outcome(case.terms({})).log_s
-        times = {k: factor * float(np.exp(x)) for k, x in zip(case.targets, logs, strict=True)}
-        made.append(replace(case, targets=times))
-    return made
-
-
-def test_a_site_whose_devices_are_slower_is_followed():
-    factor = 1.25
-    videos = squares(range(512, 1024, 64), "t2v", 61)
-    cases = scaled(local(cases_of(videos)), factor)
-    fit = fit_of(cases, (*FEW, "device_rate_frac", "sustained_frac.gemm"))[0]
-    one = fit.files[0]
-    assert one.terms["device_rate_frac"].value == pytest.approx(1 / factor, rel=0.1)
-    assert one.after.mean_frac < 0.2 * one.before.mean_frac
-    found = requests(fit)
-    width = document(fit, one, found, [RUNS])["spread"]["run"]
-    assert found.enough
-    assert width < 0.5 * own_terms("vllm-omni")["spread"]["run"]
-
-
-def test_several_sites_have_no_rate_of_their_own(synthetic):
-    assert "device_rate_frac" not in parameters("vllm-omni")
-    assert "device_rate_frac" in parameters("vllm-omni", of_a_site=True)
-    level = levels.level_of(Evaluations(synthetic[:2]), "vllm-omni", {})
-    assert "device_rate_frac" not in {p.name for p in level.parameters}
 
 
 def test_groups_are_the_furthest_apart_that_the_runs_have(synthetic):

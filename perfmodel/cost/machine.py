@@ -286,11 +286,9 @@ class Machine:
     def sustained(self, law: str) -> float:
         """Sustained over short-burst rate of `law` (``gemm``, ``attention``, ``conv``...).
 
-        1 where the power limit of the device leaves clock to spare; times what a site's own runs
-        say of all kernels on its devices (``device_rate_frac``).
+        1 where the power limit of the device leaves clock to spare.
         """
         general = self.terms.get("sustained_frac", 1.0)
         share = self.term(f"sustained_frac.{law}", general)
         base = self.laws.get(POWERED_LAWS.get(law, ""))
-        limited = share if base is None else 1.0 - (1.0 - share) * base.power_limited_frac
-        return limited * self.term("device_rate_frac", 1.0)
+        return share if base is None else 1.0 - (1.0 - share) * base.power_limited_frac

@@ -96,8 +96,7 @@ def changed(
 def level_of(evaluations: Evaluations, file: str, start: Values) -> Level:
     """The level of a terms file, with slopes at `start`."""
     cases = tuple(rows_of(file, evaluations.cases))
-    one_site = evaluations.groups.site is not None
-    candidates = tuple(parameters(file, of_a_site=one_site).values())
+    candidates = tuple(parameters(file).values())
     slopes = slopes_at(evaluations, file, cases, candidates, start)
     return Level(evaluations, file, cases, candidates, slopes)
 

@@ -72,7 +72,7 @@ def requests(fit: RunFit) -> Requests:
             size=np.abs(errors[runs.whole]),
             features=np.array([known[n].uncertain for n in cases]).reshape(-1, len(FACTORS)),
             engines=tuple(runs.cases[n].file for n in cases),
-            sources=tuple(runs.groups.labels[n] for n in cases),
+            sources=tuple(runs.sources[n] for n in cases),
         )
     )
 

@@ -25,18 +25,13 @@ ENGINE_SIDE = (
 )
 """Named priors of kernels that an engine's own code decides: it may have a value of its own."""
 
-SITE_SIDE = ("device_rate_frac",)
-"""Named priors of a site's devices: runs of several sites say nothing of them together."""
 
-
-def parameters(file: str, *, of_a_site: bool = False) -> dict[str, Parameter]:
+def parameters(file: str) -> dict[str, Parameter]:
     """Terms that `file` may state, from their present value and their bounds.
 
-    Terms are those of the file and of the files that it inherits from, `ENGINE_SIDE`, and where
-    all runs are `of_a_site`, `SITE_SIDE`.
+    Terms are those of the file and of the files that it inherits from, and `ENGINE_SIDE`.
     """
-    others = (*ENGINE_SIDE, *(SITE_SIDE if of_a_site else ()))
-    named = {name: entry(name, file) for name in (*inherited(file), *others)}
+    named = {name: entry(name, file) for name in (*inherited(file), *ENGINE_SIDE)}
     return {
         name: _parameter(name, found)
         for name, found in named.items()
