@@ -144,6 +144,27 @@ def test_the_nearest_run_is_the_request_itself_where_it_was_measured():
     assert "189 frames" in kinds(other)["nearest"].text
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"compile": False}, "compile=True"),
+        ({"attention_backend": "FLASH_ATTN"}, "attention_backend=CUDNN_ATTN"),
+        ({"guardrails": True}, "guardrails=False"),
+    ],
+)
+def test_what_the_nearest_run_did_otherwise_is_said(changed, said):
+    """The run of June is older than the fast path of the VAE."""
+    asked = {"parallel": "cfg2_usp2_vaepp4"}
+    plain = kinds(pm.predict(FLAGSHIP, "4xb300-sxm", **asked))["nearest"].text
+    assert "same request and configuration, vae_fast_path=off, vLLM-Omni main at" in plain
+    slow = {"vae_fast_path": "off"}
+    other = kinds(
+        pm.predict(FLAGSHIP, "4xb300-sxm", **asked, options=pm.Options(**changed, **slow))
+    )["nearest"].text
+    assert said not in plain
+    assert f"same request and configuration, {said}, vLLM-Omni main at" in other
+
+
 def test_errors_of_shipped_laws_are_not_quoted_for_other_laws(tmp_path, monkeypatch):
     own = tmp_path / "calibration" / "engines"
     own.mkdir(parents=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from perfmodel import catalog, engines
 from perfmodel.api.session import Session
-from perfmodel.catalog.scored import ScoredRun, scored_runs
+from perfmodel.catalog.scored import ScoredRun, options_text, scored_runs
 from perfmodel.pipeline.site import DEVICE, HOST, REQUEST, VAE
 from perfmodel.report.answer import Evidence, Prediction
 from perfmodel.units import PERCENT
@@ -162,7 +162,9 @@ def _nearest(session: Session, shown: Prediction, runs: Sequence[ScoredRun]) -> 
     if not near:
         return
     newest = sorted(near, key=lambda one: one.source_date, reverse=True)
-    run = min(newest, key=lambda one: distance(session, shown, one))
+    run = min(
+        newest, key=lambda one: (distance(session, shown, one), len(_other_options(session, one)))
+    )
     known = "used in the fit" if run.in_fit else "not used in the fit"
     yield Evidence(
         kind="nearest",
@@ -214,11 +216,19 @@ def _asked(session: Session, shown: Prediction) -> dict[str, float]:
     }
 
 
+def _other_options(session: Session, run: ScoredRun) -> list[str]:
+    """Options of a run that the question resolves to something else."""
+    asked = options_text(session.behaviour.options.model_dump()).split()
+    return [word for word in run.options.split() if word not in asked]
+
+
 def _described(session: Session, shown: Prediction, run: ScoredRun) -> str:
     """What a run has in common with the question, and its own where it differs."""
     engine = engines.TITLES.get(run.engine, run.engine)
     same_rules = (run.engine, run.version) == (session.engine.name, session.behaviour.version)
     rules = "" if same_rules else f", {engine} {run.version}"
+    if run.engine == session.engine.name:
+        rules = "".join(f", {word}" for word in _other_options(session, run)) + rules
     theirs, ours = _amounts(run), _asked(session, shown)
     differs = {name for name in ours if theirs[name] != ours[name]} - {"num_gpus"}
     if run.task == session.job.shape.task and not differs:

@@ -1,7 +1,7 @@
 """Measured requests beside what the model says of each (``calibration/runs/scored.csv``)."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -11,6 +11,14 @@ from perfmodel.errors import BadInput, Problem
 
 SCORED_FILE = "calibration/runs/scored.csv"
 
+OPTIONS = ("compile", "attention_backend", "vae_fast_path", "guardrails")
+"""Options that decide the time of a request and that no configuration id names."""
+
+
+def options_text(values: Mapping[str, object]) -> str:
+    """Resolved options of a run as ``name=value`` words: those of `OPTIONS` that the engine has."""
+    return " ".join(f"{name}={values[name]}" for name in OPTIONS if values.get(name) is not None)
+
 
 class ScoredRun(NamedTuple):
     """One measured request and its prediction; ids are those of the catalogue.
@@ -18,6 +26,7 @@ class ScoredRun(NamedTuple):
     Attributes:
         num_gpus: devices of the run.
         version: release or day whose rules the prediction follows.
+        options: resolved, as `options_text` writes them.
         width, height: pixels.
         forwards: of the transformer in a request.
         in_fit: some engine term was fitted to it.
@@ -32,6 +41,7 @@ class ScoredRun(NamedTuple):
     engine: str
     version: str
     config_id: str
+    options: str
     task: str
     width: int
     height: int

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from perfmodel import catalog
-from perfmodel.catalog.scored import SCORED_FILE, ScoredRun
+from perfmodel.catalog.scored import SCORED_FILE, ScoredRun, options_text
 from perfmodel.spec.record import RunRecord, read_records
 from perfmodel.validate.predicted import Predicted, predict_record
 from perfmodel.validate.questions import Skip
@@ -48,6 +48,7 @@ def _row(one: Predicted, key: str, in_fit: bool) -> ScoredRun:
         engine=record.engine,
         version=engine.version or "",
         config_id=answer.config_id or "",
+        options=options_text(engine.options),
         task=request.task,
         width=request.width,
         height=request.height,
