@@ -167,3 +167,25 @@ def test_the_allocator_keeps_its_share_of_what_was_freed(cached_frac) -> None:
     tiled = runtime(ParallelConfig(vae_tiling=True), cached_frac, uint8_on_device=True)
     before = TILES + TILE_MAP + 4 * CLIP
     assert tiled == pytest.approx(cached_frac * (before - CLIP))
+
+
+@pytest.mark.parametrize(
+    ("degrees", "groups"),
+    [
+        ({}, []),
+        ({"cfg": 2}, [2, 2]),
+        ({"cfg": 2, "ulysses": 2}, [4, 2, 2]),
+        ({"ulysses": 2, "ring": 2, "hsdp": 4}, [4, 2, 2, 4]),
+        ({"tp": 4}, [4, 4]),
+        ({"pp": 2, "cfg": 2}, [4, 2, 2]),
+    ],
+)
+def test_each_group_of_a_rank_has_buffers_of_its_own(degrees: Any, groups: list[int]) -> None:
+    """The world's, then one an axis; each holds a buffer and one more a peer."""
+    terms = replace(BARE, communicator_bytes=1e6, peer_bytes=1e5)
+    table = table_of(ParallelConfig(**degrees), terms=terms)
+    expected = sum(1e6 + 1e5 * (ranks - 1) for ranks in groups)
+    # while denoising the messages of a layer are held beside them
+    for phase in ("load", "text_encode", "vae_decode"):
+        found = table.parts_bytes[PHASES.index(phase), PARTS.index("collectives"), 0]
+        assert found == expected

@@ -50,3 +50,13 @@ def test_a_faster_configuration_that_may_not_fit_takes_no_tie_away():
     fitting = [row for row in rows.values() if row.fit_status == "fits"]
     assert best.latency_ms == min(row.latency_ms for row in fitting)
     assert not any(row.tied_with_best for row in tight)
+
+
+def test_cost_is_the_time_of_all_devices_of_a_request():
+    """The cheapest may be slow: device-seconds, least first."""
+    asked = {"workload": pm.Workload(model="cosmos3-nano", frames=93), "system": "4xH100-SXM"}
+    cheap = pm.recommend(**asked, objective="cost", top=40).recommendations
+    spent = [row.num_gpus * row.latency_ms for row in cheap]
+    assert spent[0] == min(spent)
+    assert spent == pytest.approx(sorted(spent), rel=0.05)  # ties go by memory
+    assert cheap[0].num_gpus < pm.recommend(**asked).recommendations[0].num_gpus
